@@ -1,0 +1,16 @@
+"""Everything that knows an upstream's shape.
+
+tree            an upstream's sources, read by AST and never imported
+fingerprints    signature and content of a target, and the shapes that are known (known_shapes/)
+probes/         per feature: native, inject or unsupported on a tree, with evidence
+binding         where one hook spec meets one upstream symbol
+bindings/       per feature: the adapters
+catalog         which probes and bindings a feature has
+plan            feature x upstream to a decision, with the environment it was made for
+environment     what else decides: Python, torch, devices, Ray, runsc, Slurm
+manifest        the plan as every process of a run receives it
+boot            what the .pth line starts in a process of a run
+roll_call/      what each process really did, told to the launcher
+train           the training entry for the miles-rl wheel, which ships none
+cpu/            stand-ins that let the stack run without a GPU
+"""

@@ -1,0 +1,111 @@
+"""Which bindings exist, and which of them each feature needs on which upstream."""
+
+from __future__ import annotations
+
+from miles_periodic.compat.binding import Binding
+
+_ADAPTERS = "miles_periodic.compat.bindings"
+
+BINDINGS: dict[str, Binding] = {
+    binding.name: binding
+    for binding in (
+        Binding(
+            name="launch/arguments",
+            upstream="miles",
+            target="miles.utils.arguments:parse_args",
+            adapter=f"{_ADAPTERS}.arguments:complete",
+            processes=("driver",),
+        ),
+        Binding(
+            name="rollout/scope",
+            upstream="miles",
+            target="miles.rollout.sglang_rollout:generate_and_rm",
+            adapter=f"{_ADAPTERS}.rollout_scope:enter",
+            processes=("rollout-manager",),
+        ),
+        Binding(
+            name="rollout/refactored-scope",
+            upstream="miles",
+            target="miles.rollout.inference_rollout.inference_rollout_common:generate_and_rm",
+            adapter=f"{_ADAPTERS}.rollout_scope:enter",
+        ),
+        Binding(
+            name="rollout/request",
+            upstream="miles",
+            target="miles.utils.http_utils:post",
+            adapter=f"{_ADAPTERS}.rollout_request:add_fields",
+            processes=("rollout-manager",),
+        ),
+        Binding(
+            name="rollout/routed-experts",
+            upstream="miles",
+            target=(
+                "miles.rollout.generate_utils.generate_endpoint_utils:"
+                "get_rollout_topk_from_response"
+            ),
+            adapter=f"{_ADAPTERS}.routed_experts:decode",
+            processes=("rollout-manager",),
+            relies_on=(
+                "miles.rollout.generate_utils.generate_endpoint_utils:compute_request_payload",
+                "miles.rollout.generate_utils.generate_endpoint_utils:update_sample_from_response",
+            ),
+        ),
+        Binding(
+            name="training/routed-experts",
+            upstream="miles",
+            target="miles.backends.training_utils.data:get_rollout_data",
+            adapter=f"{_ADAPTERS}.routed_experts:widen",
+            processes=("trainer",),
+        ),
+        Binding(
+            name="training/split",
+            upstream="miles",
+            target="miles.ray.rollout:RolloutManager._split_train_data_by_dp",
+            adapter=f"{_ADAPTERS}.packing:split",
+            processes=("rollout-manager",),
+        ),
+        Binding(
+            name="training/micro-batches",
+            upstream="miles",
+            target="miles.backends.training_utils.data:get_data_iterator",
+            adapter=f"{_ADAPTERS}.packing:iterate",
+            processes=("trainer",),
+        ),
+    )
+}
+
+#: Feature slug to upstream to the names of the bindings that an `Inject` there puts in.
+FEATURE_BINDINGS: dict[str, dict[str, tuple[str, ...]]] = {
+    "delta-router-replay": {
+        "miles": (
+            "launch/arguments",
+            "rollout/scope",
+            "rollout/refactored-scope",
+            "rollout/request",
+            "rollout/routed-experts",
+            "training/routed-experts",
+        ),
+    },
+    "kv-preservation": {
+        "miles": (
+            "launch/arguments",
+            "rollout/scope",
+            "rollout/refactored-scope",
+            "rollout/request",
+        ),
+    },
+    "cost-aware-packing": {
+        "miles": ("training/split", "training/micro-batches"),
+    },
+}
+
+
+def bindings_for(slug: str, upstream: str) -> tuple[Binding, ...]:
+    """The bindings that a feature needs on an upstream; empty where it needs none."""
+    return tuple(BINDINGS[name] for name in FEATURE_BINDINGS.get(slug, {}).get(upstream, ()))
+
+
+def targets_of(upstream: str) -> tuple[str, ...]:
+    """Every target on an upstream whose shape some binding depends on, sorted."""
+    bindings = [b for b in BINDINGS.values() if b.upstream == upstream]
+    return tuple(sorted({target for binding in bindings for target in binding.targets}))

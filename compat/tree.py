@@ -1,0 +1,187 @@
+"""An upstream's sources as a tree: found, read and parsed, never imported."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+from collections.abc import Iterator, Sequence
+from functools import cached_property, lru_cache
+from pathlib import Path
+
+from miles_periodic.hooks.decisions import UPSTREAMS, Evidence
+from miles_periodic.hooks.errors import PeriodicError
+
+Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+
+class Tree:
+    """The package folders of one upstream (`megatron` is a namespace and may have several).
+
+    `name` is for messages: the folder that was given or found. Paths that leave this class are
+    relative to the folder that holds the package, such as `sglang/srt/server_args.py`.
+    """
+
+    def __init__(self, upstream: str, portions: Sequence[Path]) -> None:
+        self.upstream = upstream
+        self.portions = tuple(portions)
+
+    @property
+    def name(self) -> str:
+        return f"{self.upstream} at {self.portions[0]}"
+
+    def __repr__(self) -> str:
+        return f"Tree({self.name})"
+
+    @classmethod
+    def at(cls, upstream: str, folder: Path) -> Tree:
+        """The tree in `folder`, which is the package itself or holds it.
+
+        Raises PeriodicError where neither is so.
+        """
+        if upstream not in UPSTREAMS:
+            raise PeriodicError(
+                f"No upstream is named {upstream!r}.",
+                remedy=f"Write --tree with one of {', '.join(UPSTREAMS)}.",
+            )
+        folder = folder.expanduser()
+        inside = folder / upstream
+        for candidate in (inside, folder / "python" / upstream, folder):
+            if _is_package(upstream, candidate):
+                return cls(upstream, [candidate.resolve()])
+        raise PeriodicError(
+            f"{folder} holds no package {upstream!r}.",
+            tree=str(folder),
+            expected=f"Python sources in {folder} or {inside}",
+            found="no such folder" if not folder.is_dir() else "a folder without them",
+            remedy=f"Give --tree {upstream}=DIR the package folder or the folder that holds it.",
+        )
+
+    @classmethod
+    def installed(cls, upstream: str) -> Tree | None:
+        """The tree that `import UPSTREAM` would take here, or None where there is none."""
+        spec = importlib.util.find_spec(upstream)
+        if spec is None or not spec.submodule_search_locations:
+            return None
+        portions = [Path(p) for p in spec.submodule_search_locations if Path(p).is_dir()]
+        return cls(upstream, portions) if portions else None
+
+    def file(self, module: str) -> Path | None:
+        """The source file of a dotted module name, or None."""
+        parts = module.split(".")
+        if parts[0] != self.upstream:
+            return None
+        for portion in self.portions:
+            base = portion.joinpath(*parts[1:])
+            for candidate in (base.with_suffix(".py"), base / "__init__.py"):
+                if len(parts) > 1 or candidate.name == "__init__.py":
+                    if candidate.is_file():
+                        return candidate
+        return None
+
+    def relative(self, path: Path) -> str:
+        """`path` as it stands in evidence."""
+        for portion in self.portions:
+            if path.is_relative_to(portion):
+                return str(Path(self.upstream) / path.relative_to(portion))
+        return str(path)
+
+    def module(self, module: str) -> SourceModule | None:
+        """The parsed module, or None where the tree has no such file."""
+        path = self.file(module)
+        return read_module(self, path) if path else None
+
+    def find(self, target: str) -> tuple[SourceModule, Definition] | None:
+        """The definition that `package.module:Class.method` names, or None."""
+        module_name, _, qualname = target.partition(":")
+        source = self.module(module_name)
+        definition = source.definition(qualname) if source else None
+        return (source, definition) if source and definition is not None else None
+
+    def modules(self, *folders: str) -> Iterator[SourceModule]:
+        """Every module below the given folders (relative to the package), parsed, in order."""
+        for portion in self.portions:
+            for folder in folders:
+                base = portion / folder
+                files = [base] if base.is_file() else sorted(base.rglob("*.py"))
+                for path in files:
+                    yield read_module(self, path)
+
+    def containing(self, text: str, *folders: str) -> Iterator[SourceModule]:
+        """The modules below `folders` in whose text `text` occurs; the others are not parsed."""
+        for portion in self.portions:
+            for folder in folders or (".",):
+                base = portion / folder
+                files = [base] if base.is_file() else sorted(base.rglob("*.py"))
+                for path in files:
+                    if text in read_text(path):
+                        yield read_module(self, path)
+
+
+#: Folders that tell an upstream's package from any other folder of Python files.
+LANDMARKS = {"sglang": ("srt",), "megatron": ("core",), "miles": ("rollout", "backends", "ray")}
+
+
+def _is_package(upstream: str, folder: Path) -> bool:
+    named = folder.name == upstream and any(folder.glob("**/*.py"))
+    return named or any((folder / landmark).is_dir() for landmark in LANDMARKS[upstream])
+
+
+@lru_cache(maxsize=4096)
+def read_text(path: Path) -> str:
+    """A source file's text; undecodable bytes become replacement characters."""
+    return path.read_text(encoding="utf-8", errors="replace")
+
+
+class SourceModule:
+    """One source file: its text, its AST, and what it defines."""
+
+    def __init__(self, tree: Tree, path: Path) -> None:
+        self.tree = tree
+        self.path = path
+        self.text = read_text(path)
+
+    @cached_property
+    def syntax(self) -> ast.Module:
+        try:
+            return ast.parse(self.text)
+        except SyntaxError as error:
+            raise PeriodicError(
+                f"{self.path} is not Python that this interpreter can read: {error.msg}.",
+                tree=self.tree.name,
+                target=f"{self.tree.relative(self.path)}:{error.lineno}",
+                remedy="Repair the tree, or plan with the Python that runs it.",
+            ) from error
+
+    def definition(self, qualname: str) -> Definition | None:
+        """The function, method or class of that dotted name at the module's top level.
+
+        Where a name is defined more than once (an `if`/`else` or an overload), the last one
+        wins, as it does at run time in straight-line code.
+        """
+        scope: ast.AST = self.syntax
+        for part in qualname.split("."):
+            found = [node for node in _defined_in(scope) if node.name == part]
+            if not found:
+                return None
+            scope = found[-1]
+        return scope if isinstance(scope, Definition) else None
+
+    def evidence(self, node: ast.AST | int, what: str) -> Evidence:
+        """Evidence at a node of this module, or at a line."""
+        line = node if isinstance(node, int) else node.lineno
+        return Evidence(self.tree.relative(self.path), line, what)
+
+
+def _defined_in(scope: ast.AST) -> Iterator[Definition]:
+    """Definitions in a body, looking through `if`, `try` and `with`, not into functions."""
+    for node in ast.iter_child_nodes(scope):
+        if isinstance(node, Definition):
+            yield node
+        elif isinstance(node, ast.If | ast.Try | ast.With | ast.ExceptHandler):
+            yield from _defined_in(node)
+
+
+@lru_cache(maxsize=4096)
+def read_module(tree: Tree, path: Path) -> SourceModule:
+    """The module of a file, parsed once per tree."""
+    return SourceModule(tree, path)

@@ -1,0 +1,35 @@
+"""The contract between features and upstreams; everything else imports it, it imports nobody.
+
+decisions     the answers of a probe: native, inject, off, unsupported, each with evidence
+errors        what a user is told: feature, tree, target, expected, found, remedy
+feature       what a feature states about itself
+nearest_name  the closest known name to a mistyped one
+selection     `--plugins` text to the features that are on
+settings      TOML, environment and command line to one frozen model per feature
+values        the plain values that hooks exchange
+rollout       hook specs that the rollout processes call
+training      hook specs that the trainer and its data path call
+launching     hook specs that the launcher and the driver call
+manager       entry points to features, features to a pluggy manager
+"""
+
+from miles_periodic.hooks.decisions import Decision, Evidence, Inject, Native, Off, Unsupported
+from miles_periodic.hooks.errors import PeriodicError
+from miles_periodic.hooks.feature import Feature, FeatureSettings, hookimpl
+from miles_periodic.hooks.values import DataParallelSplit, RolloutState, TrainBatch
+
+__all__ = [
+    "DataParallelSplit",
+    "Decision",
+    "Evidence",
+    "Feature",
+    "FeatureSettings",
+    "Inject",
+    "Native",
+    "Off",
+    "PeriodicError",
+    "RolloutState",
+    "TrainBatch",
+    "Unsupported",
+    "hookimpl",
+]

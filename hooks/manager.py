@@ -1,0 +1,81 @@
+"""Entry points to features, and features to the pluggy manager of one process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from importlib.metadata import EntryPoint, entry_points
+from types import MappingProxyType
+
+import pluggy
+
+from miles_periodic.hooks import launching, rollout, training
+from miles_periodic.hooks.errors import PeriodicError
+from miles_periodic.hooks.feature import PROJECT_NAME, Feature
+
+#: An entry point of this group is a callable that returns the plugin's features, in order.
+FEATURE_GROUP = "miles_periodic.features"
+
+#: Hooks that replace a decision: two features that implement one are refused.
+EXCLUSIVE_HOOKS = ("routed_experts_of_response", "split_train_batch", "routed_experts_for_training")
+
+
+def load_plugin(entry_point: EntryPoint) -> tuple[type[Feature], ...]:
+    """The features of one installed plugin; PeriodicError names the plugin that cannot load."""
+    try:
+        return tuple(entry_point.load()())
+    except Exception as error:
+        owner = entry_point.dist.name if entry_point.dist else entry_point.value
+        raise PeriodicError(
+            f"The plugin {entry_point.name!r} ({owner}) cannot be loaded: "
+            f"{type(error).__name__}: {error}.",
+            remedy=f"Repair or remove {owner}, or take {entry_point.name!r} out of --plugins; "
+            f"--allow-missing {entry_point.name} runs without it.",
+        ) from error
+
+
+def installed_plugins(
+    names: Sequence[str] | None = None,
+    allow_missing: Sequence[str] = (),
+    skipped: Callable[[PeriodicError], None] = lambda error: None,
+) -> MappingProxyType[str, tuple[type[Feature], ...]]:
+    """Plugin name to its features, for `names` or for every plugin installed.
+
+    A plugin that is not named is never imported. One that cannot load and stands in
+    `allow_missing` is left empty and handed to `skipped`; else its PeriodicError is raised.
+    """
+    available: dict[str, tuple[type[Feature], ...]] = {}
+    for entry_point in entry_points(group=FEATURE_GROUP):
+        if names is not None and entry_point.name not in names:
+            available[entry_point.name] = ()
+            continue
+        try:
+            available[entry_point.name] = load_plugin(entry_point)
+        except PeriodicError as error:
+            if entry_point.name not in allow_missing:
+                raise
+            skipped(error)
+            available[entry_point.name] = ()
+    return MappingProxyType(available)
+
+
+def build_manager(features: Sequence[Feature]) -> pluggy.PluginManager:
+    """A manager of its own with `features` registered, checked before anything is registered.
+
+    Raises PeriodicError where two features implement one exclusive hook or a hook is unknown.
+    """
+    manager = pluggy.PluginManager(PROJECT_NAME)
+    for specs in (launching, rollout, training):
+        manager.add_hookspecs(specs)
+    for hook in EXCLUSIVE_HOOKS:
+        owners = [feature.slug for feature in features if hasattr(feature, hook)]
+        if len(owners) > 1:
+            raise PeriodicError(
+                f"{' and '.join(owners)} both replace the decision {hook}.",
+                feature=owners[0],
+                target=hook,
+                remedy=f"Take one of them out: -{owners[0]} or -{owners[1]}.",
+            )
+    for feature in features:
+        manager.register(feature, name=feature.slug)
+    manager.check_pending()
+    return manager

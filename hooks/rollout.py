@@ -1,0 +1,45 @@
+"""Hook specs that the processes which talk to the rollout servers call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from miles_periodic.hooks.feature import hookspec
+from miles_periodic.hooks.values import RolloutState, RouteShape
+
+
+@hookspec
+def generate_request_fields(
+    rollout: RolloutState, tokens: Sequence[int]
+) -> Mapping[str, Any] | None:
+    """Extra fields of the next `/generate` request of a rollout.
+
+    Called in the rollout manager before each turn's request is built. `rollout` is the state of
+    the trajectory; `tokens` are all token ids of the request, prompt first. `None` adds nothing.
+    Composed: every feature's fields are merged, and two features that set one field are an error
+    that names both.
+    """
+
+
+@hookspec(firstresult=True)
+def routed_experts_of_response(
+    rollout: RolloutState, tokens: Sequence[int], payload: Any, shape: RouteShape, request_id: str
+) -> Any | None:
+    """The routes of all of a rollout's rows, made from what one response carried.
+
+    Called in the rollout manager after each turn. `tokens` are the trajectory's token ids with
+    the new ones included; `payload` is the response's `routed_experts` (base64 text), starting at
+    the row that this feature asked for; `shape` is that of one row; `request_id` names the request
+    in errors. Returns an integer array (len(tokens) - 1, num_layers, top_k), or `None` to leave
+    the decoding to Miles. First result wins.
+    """
+
+
+@hookspec(firstresult=True)
+def wants_weight_version(rollout: RolloutState) -> bool | None:
+    """Whether `rollout.weight_version` must be known when a rollout starts.
+
+    Called in the rollout manager once per rollout, before its first request; `rollout` is still
+    empty. `None` means that this feature does not need it. First result wins.
+    """

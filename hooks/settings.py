@@ -1,0 +1,134 @@
+"""A feature's settings from three sources: command line over environment over TOML file."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from miles_periodic.hooks.errors import PeriodicError
+from miles_periodic.hooks.feature import Feature, FeatureSettings
+from miles_periodic.hooks.nearest_name import did_you_mean
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+#: `MILES_PERIODIC_SET__DELTA_ROUTER_REPLAY__COMPACT=false` sets one key from the environment.
+ENVIRONMENT_PREFIX = "MILES_PERIODIC_SET__"
+
+Layer = dict[str, dict[str, Any]]
+
+
+def resolve(
+    features: Sequence[type[Feature]],
+    *,
+    file: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    assignments: Sequence[str] = (),
+    known: Sequence[type[Feature]] = (),
+) -> dict[str, FeatureSettings]:
+    """Slug to validated settings of every feature in `features`.
+
+    known: all features that exist; a table of one that is off is allowed and ignored, a table of
+    none is an error. Raises PeriodicError on unknown features and keys and on bad values.
+    """
+    slugs = {feature.slug: feature for feature in (*known, *features)}
+    layers = [
+        _from_file(file) if file else {},
+        _from_environment(environment or {}, slugs),
+        _from_assignments(assignments),
+    ]
+    for layer in layers:
+        for slug, table in layer.items():
+            _check_names(slug, table, slugs)
+    return {f.slug: _validated(f, [layer.get(f.slug, {}) for layer in layers]) for f in features}
+
+
+def _from_file(path: Path) -> Layer:
+    try:
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise PeriodicError(
+            f"The settings file {path} cannot be read: {error}.",
+            remedy="Give --plugin-config a TOML file with one table per feature.",
+        ) from error
+    for name, table in tables.items():
+        if not isinstance(table, dict):
+            raise PeriodicError(
+                f"{path}: {name!r} stands outside a table.",
+                remedy="Put it into its feature's table, such as [delta-router-replay].",
+            )
+    return tables
+
+
+def _from_environment(environment: Mapping[str, str], slugs: Mapping[str, Any]) -> Layer:
+    names = {slug.upper().replace("-", "_"): slug for slug in slugs}
+    layer: Layer = {}
+    for variable, value in environment.items():
+        if not variable.startswith(ENVIRONMENT_PREFIX):
+            continue
+        name, _, key = variable[len(ENVIRONMENT_PREFIX) :].partition("__")
+        if name not in names:
+            raise PeriodicError(
+                f"The environment variable {variable} names no feature.",
+                remedy=did_you_mean(name, names),
+            )
+        layer.setdefault(names[name], {})[key.lower()] = _literal(value)
+    return layer
+
+
+def _from_assignments(assignments: Sequence[str]) -> Layer:
+    layer: Layer = {}
+    for text in assignments:
+        left, equals, value = text.partition("=")
+        slug, dot, key = left.strip().rpartition(".")
+        if not (equals and dot and slug and key):
+            raise PeriodicError(
+                f"--plugin-set {text!r} is not an assignment.",
+                remedy="Write it as FEATURE.KEY=VALUE.",
+            )
+        layer.setdefault(slug, {})[key] = _literal(value)
+    return layer
+
+
+def _literal(text: str) -> Any:
+    """`text` as a TOML value where it is one (1, true, [1, 2]), and as plain text else."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _check_names(slug: str, table: Mapping[str, Any], slugs: Mapping[str, type[Feature]]) -> None:
+    if slug not in slugs:
+        raise PeriodicError(
+            f"No feature is named {slug!r}.", remedy=did_you_mean(slug, slugs), feature=slug
+        )
+    keys = slugs[slug].settings_model.model_fields
+    for key in table:
+        if key not in keys:
+            raise PeriodicError(
+                f"{slug} has no setting {key!r}.", feature=slug, remedy=did_you_mean(key, keys)
+            )
+
+
+def _validated(feature: type[Feature], layers: Sequence[Mapping[str, Any]]) -> FeatureSettings:
+    merged = {key: value for layer in layers for key, value in layer.items()}
+    try:
+        return feature.settings_model(**merged)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        field = feature.settings_model.model_fields.get(key)
+        raise PeriodicError(
+            f"{feature.slug}.{key} cannot be {first['input']!r}: {first['msg']}.",
+            feature=feature.slug,
+            expected=str(field.annotation) if field else "",
+            found=repr(first["input"]),
+            remedy=f"Set {feature.slug}.{key} to a valid value.",
+        ) from error

@@ -1,0 +1,64 @@
+"""The plain values that hooks exchange: no upstream type, no torch, ever."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(slots=True)
+class RolloutState:
+    """One rollout (one trajectory of turns) as the features see it; it lives as long as the rollout.
+
+    weight_version: the version of the weights that the server reported when the rollout started,
+        or None where nothing asked for it.
+    memory: feature slug to whatever that feature keeps for the rollout.
+    """
+
+    weight_version: str | None = None
+    memory: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RouteShape:
+    """The shape of one token's routes: (num_layers, top_k) out of num_experts."""
+
+    num_layers: int
+    top_k: int
+    num_experts: int
+
+
+@dataclass(frozen=True, slots=True)
+class TrainBatch:
+    """What a data-parallel split decides on: one rollout step's samples, in Miles's order.
+
+    lengths: tokens per sample (prompt and response).
+    data_parallel_size: number of ranks; each takes the same number of samples.
+    global_batch_size: samples per optimizer step; steps take consecutive samples.
+    micro_batch_size: samples per micro-batch, or None where micro-batches are built under a cap.
+    max_tokens: token cap of one micro-batch, or None where `micro_batch_size` decides.
+    model: the arguments a cost model needs, by Megatron's names (hidden_size, num_layers, ...).
+    """
+
+    lengths: Sequence[int]
+    data_parallel_size: int
+    global_batch_size: int
+    micro_batch_size: int | None
+    max_tokens: int | None
+    model: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class DataParallelSplit:
+    """Who trains on what, and in which order.
+
+    partitions[rank]: sample indices of the batch in training order; equal counts on every rank.
+    micro_batches[rank]: lists of positions *within the rank's partition*, one list per
+        micro-batch, or None where consecutive runs of `micro_batch_size` are meant.
+    num_micro_batches: micro-batches per optimizer step, the same on every rank; None as above.
+    """
+
+    partitions: tuple[tuple[int, ...], ...]
+    micro_batches: tuple[tuple[tuple[int, ...], ...], ...] | None = None
+    num_micro_batches: tuple[int, ...] | None = None
