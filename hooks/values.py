@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +27,20 @@ class RouteShape:
     num_layers: int
     top_k: int
     num_experts: int
+
+
+@dataclass(frozen=True, slots=True)
+class ServerProof:
+    """A few small requests that show what the real router and server do with a field.
+
+    name: what is proved, for messages.
+    requests: `/generate` bodies, sent one after the other through the run's own router.
+    check: gets their responses in order; raises PeriodicError where the proof fails.
+    """
+
+    name: str
+    requests: tuple[Mapping[str, Any], ...]
+    check: Callable[[Sequence[Mapping[str, Any]]], None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,12 @@
+"""The subcommands, added to the group when it runs: none is imported before it is needed."""
+
+from __future__ import annotations
+
+import typer
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add every subcommand to `app`."""
+    from miles_periodic.cli import plan
+
+    app.command("plan")(plan.plan_command)

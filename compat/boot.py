@@ -1,0 +1,59 @@
+"""What the .pth line starts in a Python process of a run: nothing is imported but our own hooks.
+
+Each binding waits for the module that defines its target and is applied right after that module
+executed, before anybody can bind the name. What was applied goes to the roll call; a binding that
+fails ends the process, and the roll call ends the run.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from functools import partial
+
+import wrapt
+
+from miles_periodic.compat.apply import Applied, apply_binding
+from miles_periodic.compat.manifest import GATE, ManifestError, RunManifest
+from miles_periodic.compat.roll_call.member import Member
+
+FAILED_STATUS = 70
+
+_member: Member | None = None
+
+
+def start() -> None:
+    """Join the run that the environment names; called once per process, by the .pth line."""
+    global _member
+    try:
+        manifest = RunManifest.decode(os.environ[GATE])
+    except ManifestError as error:
+        _stop(f"{error}; start the run again with the same miles-periodic on every node.")
+    _member = Member(manifest)
+    _member.say_hello()
+    for binding in manifest.bindings:
+        wrapt.register_post_import_hook(partial(_on_import, binding), binding.module)
+    if manifest.stand_ins:
+        from miles_periodic.compat.cpu.boot import register
+
+        register(manifest.stand_ins)
+
+
+def member() -> Member | None:
+    """This process's place in the roll call, or None outside a run."""
+    return _member
+
+
+def _on_import(binding, module) -> None:
+    try:
+        applied: Applied = apply_binding(binding, module)
+    except Exception as error:
+        _member.report_failure(binding.name, f"{type(error).__name__}: {error}")
+        _stop(f"The binding {binding.name} could not be applied to {binding.target}: {error}")
+    _member.report_applied(binding, applied)
+
+
+def _stop(message: str) -> None:
+    """End this process at once: a process without its bindings must not compute anything."""
+    print(f"miles-periodic: {message}", file=sys.stderr, flush=True)
+    os._exit(FAILED_STATUS)
