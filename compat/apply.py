@@ -14,7 +14,8 @@ import wrapt
 from miles_periodic.compat.binding import Adapter, Binding
 from miles_periodic.hooks.errors import PeriodicError
 
-_MARK = "_miles_periodic_binding"
+#: wrapt keeps attributes with the prefix `_self_` on the proxy instead of the wrapped function.
+_MARK = "_self_miles_periodic_binding"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,17 +96,9 @@ def _wrapper(name: str, original: Any, adapter: Adapter, *, travels: bool) -> Ca
 
         setattr(bound, _MARK, name)
         return bound
-    return _MarkedWrapper(original, functools.partial(consult, name, adapter), name)
-
-
-class _MarkedWrapper(wrapt.FunctionWrapper):
-    def __init__(self, wrapped: Any, wrapper: Adapter, name: str) -> None:
-        super().__init__(wrapped, wrapper)
-        self._self_binding = name
-
-    @property
-    def _miles_periodic_binding(self) -> str:
-        return self._self_binding
+    wrapper = wrapt.FunctionWrapper(original, functools.partial(consult, name, adapter))
+    setattr(wrapper, _MARK, name)
+    return wrapper
 
 
 def consult(

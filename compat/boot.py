@@ -23,20 +23,26 @@ _member: Member | None = None
 
 
 def start() -> None:
-    """Join the run that the environment names; called once per process, by the .pth line."""
+    """Join the run that the environment names.
+
+    The .pth line calls it; Python may read a .pth file more than once, so that a second call
+    does nothing.
+    """
     global _member
+    if _member is not None:
+        return
     try:
         manifest = RunManifest.decode(os.environ[GATE])
     except ManifestError as error:
         _stop(f"{error}; start the run again with the same miles-periodic on every node.")
     _member = Member(manifest)
-    _member.say_hello()
     for binding in manifest.bindings:
         wrapt.register_post_import_hook(partial(_on_import, binding), binding.module)
     if manifest.stand_ins:
         from miles_periodic.compat.cpu.boot import register
 
         register(manifest.stand_ins)
+    _member.join()
 
 
 def member() -> Member | None:

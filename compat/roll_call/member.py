@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import socket
 import sys
 import threading
 from collections import Counter
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from miles_periodic.compat.roll_call import wire
@@ -36,8 +38,14 @@ class Member:
         self._reported: tuple[Counter[str], str] = (Counter(), "")
         self._lock = threading.RLock()
         self._line: socket.socket | None = None
-        self._watch: threading.Thread | None = None
+        self._unapplied_before: set[str] = set()
         os.register_at_fork(after_in_child=self._after_fork)
+        atexit.register(self._report_last_counts)
+
+    def join(self) -> None:
+        """Introduce this process, and watch over its bindings from now on."""
+        self.say_hello()
+        self._start_watch()
 
     def say_hello(self) -> bool:
         """Connect and introduce this process; False where the launcher is out of reach."""
@@ -68,7 +76,6 @@ class Member:
         with self._lock:
             self._applied.append(applied)
         self._tell(wire.APPLIED, binding=binding.name, target=binding.target)
-        self._start_watch()
 
     def report_failure(self, name: str, reason: str) -> None:
         """Tell the launcher that a binding is not in place; the run will be ended."""
@@ -91,8 +98,6 @@ class Member:
     def count(self, name: str) -> None:
         """Note that a binding was consulted once more; reported by the watch."""
         self._counts[name] += 1
-        if self._watch is None:
-            self._start_watch()
 
     def _tell(self, kind: str, **parts) -> None:
         if self._line is None and not self.say_hello():
@@ -109,22 +114,35 @@ class Member:
             return False
 
     def _start_watch(self) -> None:
-        with self._lock:
-            if self._watch is None:
-                self._watch = threading.Thread(
-                    target=self._keep_watch, name="miles-periodic-roll-call", daemon=True
-                )
-                self._watch.start()
+        threading.Thread(
+            target=self._keep_watch, name="miles-periodic-roll-call", daemon=True
+        ).start()
 
     def _keep_watch(self) -> None:
         pause = threading.Event()
         while not pause.wait(WATCH_INTERVAL_SECONDS):
-            for applied in tuple(self._applied):
-                if not applied.in_place():
-                    name = applied.binding.name
-                    self.report_failure(name, "something replaced it after it was applied")
-                    self._stop(f"the binding {name} is no longer at {applied.binding.target}")
-            self.report_counts()
+            for name, reason in self._broken():
+                self.report_failure(name, reason)
+                self._stop(f"the binding {name}: {reason}")
+            if self._counts or self._applied:
+                self.report_counts()
+
+    def _broken(self) -> Iterator[tuple[str, str]]:
+        """Bindings that should be in place in this process and are not, with the reason.
+
+        A module counts as imported when two looks in a row find it executed: the hook runs
+        right after, on the importing thread.
+        """
+        for applied in tuple(self._applied):
+            if not applied.in_place():
+                yield applied.binding.name, "something replaced it after it was applied"
+        names = {applied.binding.name for applied in self._applied}
+        unapplied = {
+            b.name for b in self.manifest.bindings if b.name not in names and _executed(b.module)
+        }
+        for name in unapplied & self._unapplied_before:
+            yield name, "its module was imported and it was not applied"
+        self._unapplied_before = unapplied
 
     def report_counts(self) -> None:
         """Send the counts and the title, where they changed since the last time."""
@@ -133,13 +151,24 @@ class Member:
             self._reported = now
             self._tell(wire.CONSULTED, counts=dict(now[0]), title=now[1])
 
+    def _report_last_counts(self) -> None:
+        if self._line is not None and self._counts:
+            self._send(wire.CONSULTED, counts=dict(self._counts), title=process_title())
+
     def _after_fork(self) -> None:
-        self._line, self._watch, self._lock = None, None, threading.RLock()
+        self._line, self._lock = None, threading.RLock()
         self._counts, self._reported = Counter(), (Counter(), "")
+        self._start_watch()
 
     def _stop(self, reason: str) -> None:
         print(f"miles-periodic: process {os.getpid()} ends: {reason}.", file=sys.stderr, flush=True)
         os._exit(ENDED_STATUS)
+
+
+def _executed(module: str) -> bool:
+    """Whether a module has been imported in this process and its import is over."""
+    spec = getattr(sys.modules.get(module), "__spec__", None)
+    return spec is not None and not getattr(spec, "_initializing", False)
 
 
 def process_title() -> str:

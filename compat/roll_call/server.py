@@ -39,7 +39,7 @@ class RollCallServer:
         self._server = _Listener((host, 0), _Line)
         self._server.owner = self
         self.address = f"{host}:{self._server.server_address[1]}"
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
 
     def __enter__(self) -> RollCallServer:
         self._thread.start()
