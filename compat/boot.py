@@ -36,13 +36,28 @@ def start() -> None:
     except ManifestError as error:
         _stop(f"{error}; start the run again with the same miles-periodic on every node.")
     _member = Member(manifest)
+    if manifest.stand_ins:
+        _register_stand_ins(manifest.stand_ins)
+    _register_bindings(manifest)
+    _member.join()
+
+
+def _register_bindings(manifest: RunManifest) -> None:
+    """The bindings, between the two halves of the meter where there is one."""
+    if manifest.meter:
+        from miles_periodic.compat import meter
+
+        meter.register_inner(manifest.meter)
     for binding in manifest.bindings:
         wrapt.register_post_import_hook(partial(_on_import, binding), binding.module)
-    if manifest.stand_ins:
-        from miles_periodic.compat.cpu.boot import register
+    if manifest.meter:
+        meter.register_outer(manifest.meter)
 
-        register(manifest.stand_ins)
-    _member.join()
+
+def _register_stand_ins(path: str) -> None:
+    from miles_periodic.compat.cpu import boot as cpu_boot
+
+    cpu_boot.register(path)
 
 
 def member() -> Member | None:

@@ -41,6 +41,7 @@ class RunManifest:
     features: the features that are on, in the order in which their wrappers compose.
     bindings: the bindings to apply; each process applies those whose modules it imports.
     stand_ins: catalog of CPU stand-ins as `module:attribute`, or empty.
+    meter: folder that the meter writes to, or empty for no meter.
     """
 
     run_id: str
@@ -49,6 +50,7 @@ class RunManifest:
     features: tuple[FeatureReference, ...] = ()
     bindings: tuple[Binding, ...] = ()
     stand_ins: str = ""
+    meter: str = ""
 
     def encode(self) -> str:
         """The gate's value: compressed JSON in base64."""

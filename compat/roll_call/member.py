@@ -85,6 +85,10 @@ class Member:
         """Put a line before the user, through the launcher."""
         self._tell(wire.NOTICE, text=text)
 
+    def report_phase(self, name: str, step: int | None, began: float, seconds: float) -> None:
+        """Tell the launcher what part of the run is over; seconds < 0: it has only begun."""
+        self._tell(wire.PHASE, name=name, step=step, began=began, seconds=seconds)
+
     def muster(self) -> list[str]:
         """What the launcher still misses: sentences that name bindings and roles."""
         with self._lock:

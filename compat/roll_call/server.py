@@ -20,6 +20,7 @@ class RollCallServer:
 
     host: the address that the run's nodes can reach; loopback for a run on one node.
     notify: called with every notice that a process sends, on the server's threads.
+    on_phase: called with name, step, began and seconds of every phase of the run's driver.
     """
 
     def __init__(
@@ -29,12 +30,14 @@ class RollCallServer:
         run_id: str,
         host: str = "127.0.0.1",
         notify: Callable[[str], None] = print,
+        on_phase: Callable[[dict[str, Any]], None] = lambda phase: None,
     ) -> None:
         self.run_id = run_id
         self.token = secrets.token_hex(16)
         self.roll = Roll(bindings)
         self.failed = threading.Event()
         self._notify = notify
+        self._on_phase = on_phase
         self._lock = threading.Lock()
         self._server = _Listener((host, 0), _Line)
         self._server.owner = self
@@ -77,6 +80,8 @@ class RollCallServer:
                 return {"missing": self.roll.missing()}
         if kind == wire.NOTICE:
             self._notify(message["text"])
+        elif kind == wire.PHASE:
+            self._on_phase({key: message[key] for key in ("name", "step", "began", "seconds")})
         return None
 
 

@@ -10,6 +10,7 @@ APPLIED = "applied"  # binding, module_file
 FAILED = "failed"  # binding, reason
 CONSULTED = "consulted"  # counts: binding -> calls so far, title
 MUSTER = "muster"  # answered with `missing`
+PHASE = "phase"  # name, step, began (seconds since the epoch), seconds
 NOTICE = "notice"  # text: something that the user must read
 
 MAX_LINE_BYTES = 1 << 20
