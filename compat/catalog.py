@@ -70,6 +70,14 @@ BINDINGS: dict[str, Binding] = {
             target="miles.ray.rollout:RolloutManager._split_train_data_by_dp",
             adapter=f"{_ADAPTERS}.packing:split",
             processes=("driver",),
+            relies_on=("miles.utils.ray_utils:Box", "miles.utils.data:process_rollout_data"),
+        ),
+        Binding(
+            name="training/plan",
+            upstream="miles",
+            target="miles.backends.training_utils.data:get_rollout_data",
+            adapter=f"{_ADAPTERS}.packing:receive",
+            processes=("trainer",),
         ),
         Binding(
             name="training/micro-batches",
@@ -77,6 +85,7 @@ BINDINGS: dict[str, Binding] = {
             target="miles.backends.training_utils.data:get_data_iterator",
             adapter=f"{_ADAPTERS}.packing:iterate",
             processes=("trainer",),
+            relies_on=("miles.backends.training_utils.data:DataIterator",),
         ),
     )
 }
@@ -105,7 +114,12 @@ FEATURE_BINDINGS: dict[str, dict[str, tuple[str, ...]]] = {
         ),
     },
     "cost-aware-packing": {
-        "miles": ("training/split", "training/micro-batches"),
+        "miles": (
+            "launch/arguments",
+            "training/split",
+            "training/plan",
+            "training/micro-batches",
+        ),
     },
 }
 

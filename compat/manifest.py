@@ -7,7 +7,7 @@ import binascii
 import json
 import zlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from miles_periodic.compat.binding import Binding
@@ -51,6 +51,10 @@ class RunManifest:
     bindings: tuple[Binding, ...] = ()
     stand_ins: str = ""
     meter: str = ""
+
+    def with_meter(self, folder: str) -> RunManifest:
+        """The same manifest with the meter writing to `folder`."""
+        return replace(self, meter=folder)
 
     def encode(self) -> str:
         """The gate's value: compressed JSON in base64."""

@@ -52,6 +52,7 @@ class TrainBatch:
     global_batch_size: samples per optimizer step; steps take consecutive samples.
     micro_batch_size: samples per micro-batch, or None where micro-batches are built under a cap.
     max_tokens: token cap of one micro-batch, or None where `micro_batch_size` decides.
+    slot_multiple: micro-batches per step must divide by it (virtual pipeline stages).
     model: the arguments a cost model needs, by Megatron's names (hidden_size, num_layers, ...).
     """
 
@@ -60,6 +61,7 @@ class TrainBatch:
     global_batch_size: int
     micro_batch_size: int | None
     max_tokens: int | None
+    slot_multiple: int = 1
     model: dict[str, Any] = field(default_factory=dict)
 
 
