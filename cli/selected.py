@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rich.console import Console
 
@@ -18,7 +18,7 @@ from miles_periodic.hooks.errors import PeriodicError
 from miles_periodic.hooks.feature import Feature, FeatureSettings
 from miles_periodic.hooks.manager import build_manager, installed_plugins
 from miles_periodic.hooks.nearest_name import did_you_mean
-from miles_periodic.hooks.selection import choose, parse
+from miles_periodic.hooks.selection import check_together, choose, parse
 from miles_periodic.hooks.settings import resolve
 
 
@@ -29,6 +29,17 @@ class Selected:
     features: tuple[type[Feature], ...]
     settings: Mapping[str, FeatureSettings]
     known: tuple[type[Feature], ...]
+
+    def without(self, slugs: Sequence[str]) -> Selected:
+        """The same without some features; PeriodicError on a slug that is none."""
+        _check_slugs("--without", slugs, self.known)
+        features = tuple(f for f in self.features if f.slug not in slugs)
+        check_together(features)
+        return replace(self, features=features)
+
+    def none(self) -> Selected:
+        """Nothing on."""
+        return replace(self, features=())
 
     def references(self, without: Sequence[str] = ()) -> tuple[FeatureReference, ...]:
         """The features as the manifest carries them."""

@@ -12,10 +12,16 @@ from typing import Any
 import wrapt
 
 from miles_periodic.compat.binding import Adapter, Binding
-from miles_periodic.hooks.errors import PeriodicError
 
 #: wrapt keeps attributes with the prefix `_self_` on the proxy instead of the wrapped function.
 _MARK = "_self_miles_periodic_binding"
+
+
+class BindingError(Exception):
+    """A target in this process is not what its binding was made for.
+
+    Not a PeriodicError: every process of a run imports this module, and hooks/ brings pydantic.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +45,7 @@ class Applied:
 def apply_binding(binding: Binding, module: ModuleType) -> Applied:
     """Put a binding's adapter around its target in `module`.
 
-    Raises PeriodicError where the target is missing or already carries this binding.
+    Raises BindingError where the target is missing or already carries this binding.
     """
     holder, attribute, original = _resolve(binding, module)
     adapter = _load(binding.adapter)
@@ -118,11 +124,8 @@ def consult(
     return adapter(wrapped, instance, args, kwargs)
 
 
-def _error(binding: Binding, expected: str, found: str) -> PeriodicError:
-    return PeriodicError(
-        f"The binding {binding.name} does not fit.",
-        target=binding.target,
-        expected=expected,
-        found=found,
-        remedy="Run `miles plan` in this environment; it names the tree and what to do.",
+def _error(binding: Binding, expected: str, found: str) -> BindingError:
+    return BindingError(
+        f"expected {expected}, found {found}; run `miles plan` in this environment, which names "
+        "the tree and what to do"
     )
