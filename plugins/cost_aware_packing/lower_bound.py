@@ -40,7 +40,7 @@ from miles_periodic.plugins.cost_aware_packing.problem import StepProblem
 
 NUM_ROUNDED_WEIGHTS = 4
 NUM_CUT_WEIGHTS = 6
-NUM_GIANT_COUNTS = 64
+NUM_GIANT_COUNTS = 32
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def _giants_bound(problem: StepProblem, share: float) -> float:
     descending = np.sort(problem.costs)[::-1]
     knapsacks = [Knapsack.build(weights, problem.costs) for weights in _weights(problem)]
     best = share
-    for num_giants in _giant_counts(problem.num_samples):
+    for num_giants in _giant_counts(problem):
         per_slot = problem.num_ranks * _most_giants_per_bin(problem, num_giants)
         best = max(best, _bound_for_giants(problem, descending, knapsacks, num_giants, per_slot, best))
     return best
@@ -131,12 +131,21 @@ def _bound_for_giants(
     return lowest
 
 
-def _giant_counts(num_samples: int) -> list[int]:
-    """Up to `NUM_GIANT_COUNTS` as they are, then growing by an eighth."""
-    counts = list(range(1, min(num_samples, NUM_GIANT_COUNTS) + 1))
-    while counts[-1] < num_samples:
-        counts.append(min(num_samples, counts[-1] + counts[-1] // 8))
-    return counts
+def _giant_counts(problem: StepProblem) -> list[int]:
+    """Numbers of giants worth a try; any subset of 1..n gives a bound.
+
+    The first ones; those at which one giant per bin opens another slot; those at which the samples
+    longer than a half, a third ... of the cap end; and a geometric tail.
+    """
+    num_samples, num_ranks = problem.num_samples, problem.num_ranks
+    counts = set(range(1, min(num_samples, NUM_GIANT_COUNTS) + 1))
+    counts.update(range(num_ranks + 1, num_samples + 1, num_ranks)[:NUM_GIANT_COUNTS])
+    counts.update(int((problem.lengths > problem.token_cap / k).sum()) for k in range(2, 6))
+    size = NUM_GIANT_COUNTS
+    while size < num_samples:
+        size += size // 8
+        counts.add(min(num_samples, size))
+    return sorted(counts - {0})
 
 
 def _most_giants_per_bin(problem: StepProblem, num_giants: int) -> int:
