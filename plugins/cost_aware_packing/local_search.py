@@ -81,18 +81,19 @@ class BinState:
 def improve(
     problem: StepProblem,
     bin_of_sample: np.ndarray,
-    num_bins: int,
+    num_slots: int,
     *,
     floor: float,
     deadline: float,
     seed: int,
 ) -> np.ndarray:
-    """A packing into `num_bins` bins that is no worse than `bin_of_sample`, int64 [samples].
+    """A packing into as many bins that is no worse than `bin_of_sample`, int64 [samples].
 
     Stops at `GOOD_ENOUGH_RATIO` times `floor` (a lower bound on the slot time) or at `deadline`
     (`time.monotonic()` seconds). Two runs that are not cut by the deadline give the same packing.
     """
     rng = np.random.default_rng(seed)
+    num_bins = num_slots * problem.num_ranks
     state = BinState(problem, bin_of_sample, num_bins)
     best, best_time = state.bin_of_sample.copy(), state.slot_time
     target_time = floor * GOOD_ENOUGH_RATIO

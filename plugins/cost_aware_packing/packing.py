@@ -25,6 +25,12 @@ from miles_periodic.plugins.cost_aware_packing.schedule import (
     slot_time,
 )
 from miles_periodic.plugins.cost_aware_packing.steps import assign_steps
+from miles_periodic.plugins.cost_aware_packing.validation import (
+    check_at_least_one,
+    check_cap,
+    check_enough_samples,
+    checked_samples,
+)
 
 NUM_SLOT_COUNTS_COMPARED = 2
 
@@ -65,11 +71,11 @@ def pack(
             samples in a step than ranks times `slot_multiple`, steps that split a group, or no
             packing found under the cap without an empty micro-batch. Each says what to change.
     """
-    lengths_array, costs = _checked_samples(lengths, cost)
-    _check_at_least_one(
+    lengths_array, costs = checked_samples(lengths, cost)
+    check_at_least_one(
         max_tokens=max_tokens, data_parallel_size=data_parallel_size, slot_multiple=slot_multiple
     )
-    _check_cap(lengths_array, max_tokens)
+    check_cap(lengths_array, max_tokens)
     problems = [
         (samples, StepProblem(
             lengths_array[samples], costs[samples], data_parallel_size, max_tokens, slot_multiple
@@ -96,10 +102,13 @@ def plan_steps(
     end = time.monotonic() + time_budget
     bound, plans = 0.0, []
     for position, (samples, problem) in enumerate(problems):
-        now = time.monotonic()
-        deadline = now + max(0.0, end - now) / (len(problems) - position)
+        check_enough_samples(problem)
+        bins, num_slots = _first_packing(problem)
         floor = lower_bound(problem)
-        bins, num_slots = _plan_step(problem, floor, deadline, seed, search=time_budget > 0)
+        now = time.monotonic()
+        if now < end:
+            share = (end - now) / (len(problems) - position)
+            bins = improve(problem, bins, num_slots, floor=floor, deadline=now + share, seed=seed)
         bound += floor
         plans.append(_renamed(arrange(problem, bins, num_slots), samples))
     microbatches = tuple(
@@ -144,18 +153,6 @@ def members_of_bins(bin_of_sample: np.ndarray, num_bins: int) -> list[tuple[int,
     ]
 
 
-def _plan_step(
-    problem: StepProblem, floor: float, deadline: float, seed: int, *, search: bool
-) -> tuple[np.ndarray, int]:
-    """Bin of each sample and the number of slots."""
-    _check_enough_samples(problem)
-    bins, num_slots = _first_packing(problem)
-    if search:
-        num_bins = num_slots * problem.num_ranks
-        bins = improve(problem, bins, num_bins, floor=floor, deadline=deadline, seed=seed)
-    return bins, num_slots
-
-
 def _first_packing(problem: StepProblem) -> tuple[np.ndarray, int]:
     """The best of the first few slot counts that work, fewest first.
 
@@ -195,55 +192,3 @@ def _tight_packing(problem: StepProblem) -> tuple[np.ndarray, int]:
 def _renamed(plan: StepPlan, samples: np.ndarray) -> StepPlan:
     """The plan with the step's own sample numbers replaced by those of the batch."""
     return tuple(tuple(tuple(samples[list(bin_)].tolist()) for bin_ in rank) for rank in plan)
-
-
-def _checked_samples(
-    lengths: Sequence[int] | np.ndarray, cost: Sequence[float] | np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Lengths as int64 and costs as float64, or `ValueError`."""
-    lengths_array, costs = np.asarray(lengths), np.asarray(cost, dtype=np.float64)
-    if lengths_array.ndim != 1 or costs.shape != lengths_array.shape:
-        raise ValueError(
-            f"lengths of shape {lengths_array.shape} and cost of shape {costs.shape}: "
-            "pass two flat sequences with one entry per sample"
-        )
-    if len(lengths_array) and lengths_array.dtype.kind not in "iu":
-        raise ValueError(f"lengths are {lengths_array.dtype}: pass whole numbers of tokens")
-    if len(lengths_array) and lengths_array.min() < 1:
-        sample = int(lengths_array.argmin())
-        raise ValueError(
-            f"sample {sample} has length {lengths_array[sample]}: drop it before packing, "
-            "a sample needs at least 1 token"
-        )
-    wrong = np.flatnonzero(~(np.isfinite(costs) & (costs >= 0)))
-    if len(wrong):
-        raise ValueError(
-            f"sample {wrong[0]} has cost {costs[wrong[0]]}: pass finite costs of 0 or more"
-        )
-    return lengths_array.astype(np.int64), costs
-
-
-def _check_at_least_one(**arguments: int) -> None:
-    for name, value in arguments.items():
-        if value < 1:
-            raise ValueError(f"{name} is {value}: pass 1 or more")
-
-
-def _check_cap(lengths: np.ndarray, max_tokens: int) -> None:
-    over = np.flatnonzero(lengths > max_tokens)
-    if len(over):
-        raise ValueError(
-            f"sample {over[0]} has {lengths[over[0]]} tokens, over max_tokens {max_tokens} "
-            f"({len(over)} such samples): raise max_tokens to {lengths.max()} or more, or cut or "
-            "drop these samples before packing"
-        )
-
-
-def _check_enough_samples(problem: StepProblem) -> None:
-    needed = problem.num_ranks * problem.slot_multiple
-    if problem.num_samples < needed:
-        raise ValueError(
-            f"{problem.num_samples} samples in a step, fewer than {needed} (data_parallel_size "
-            f"{problem.num_ranks} times slot_multiple {problem.slot_multiple}): put more samples "
-            "into a step, or lower data_parallel_size or slot_multiple"
-        )
