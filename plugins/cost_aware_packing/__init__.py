@@ -16,7 +16,7 @@ settings       what a user can set
 """
 
 from miles_periodic.plugins.cost_aware_packing.cost_model import CostModel, MeasuredMicrobatch
-from miles_periodic.plugins.cost_aware_packing.data_parallel import DataParallelSplit, split
+from miles_periodic.plugins.cost_aware_packing.data_parallel import SplitPlan, split
 from miles_periodic.plugins.cost_aware_packing.packing import pack
 from miles_periodic.plugins.cost_aware_packing.schedule import Schedule
 from miles_periodic.plugins.cost_aware_packing.settings import CostAwarePackingSettings
@@ -24,7 +24,7 @@ from miles_periodic.plugins.cost_aware_packing.settings import CostAwarePackingS
 __all__ = [
     "CostAwarePackingSettings",
     "CostModel",
-    "DataParallelSplit",
+    "SplitPlan",
     "MeasuredMicrobatch",
     "Schedule",
     "pack",

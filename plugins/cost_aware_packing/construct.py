@@ -1,4 +1,4 @@
-"""First packings: longest-processing-time-first up to a level per slot, and first-fit as a fallback."""
+"""First packings: longest-processing-time-first up to a level per slot; first-fit where tight."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def first_fit_decreasing(problem: StepProblem) -> np.ndarray:
 
 
 def split_to_count(problem: StepProblem, bin_of_sample: np.ndarray, num_bins: int) -> np.ndarray:
-    """Open bins until there are `num_bins`, each with the dearest sample of the dearest shared bin."""
+    """Open bins up to `num_bins`, each with the dearest sample of the dearest shared bin."""
     split = bin_of_sample.copy()
     for new_bin in range(int(split.max()) + 1, num_bins):
         shared = np.bincount(split, minlength=num_bins) > 1

@@ -28,7 +28,7 @@ from miles_periodic.plugins.cost_aware_packing.validation import (
 
 
 @dataclass(frozen=True)
-class DataParallelSplit:
+class SplitPlan:
     """Samples per rank, in the order in which the rank trains them.
 
     `partitions[rank]` are indices into the batch; `microbatches[rank][slot]` are positions in
@@ -41,7 +41,7 @@ class DataParallelSplit:
     microbatches: tuple[tuple[tuple[int, ...], ...], ...]
 
     @classmethod
-    def from_schedule(cls, schedule: Schedule) -> DataParallelSplit:
+    def from_schedule(cls, schedule: Schedule) -> SplitPlan:
         partitions = tuple(
             tuple(sample for microbatch in rank for sample in microbatch)
             for rank in schedule.microbatches
@@ -71,7 +71,7 @@ def split(
     slot_multiple: int = 1,
     time_budget: float = 0.2,
     seed: int = 0,
-) -> DataParallelSplit:
+) -> SplitPlan:
     """Plan which rank trains which sample, and when.
 
     Samples `k * global_batch_size` to `(k + 1) * global_batch_size - 1` stay in step k. Give
@@ -124,7 +124,7 @@ def split(
         seed=seed,
         arrange=level_ranks if max_tokens is None else level_counts,
     )
-    return DataParallelSplit.from_schedule(schedule)
+    return SplitPlan.from_schedule(schedule)
 
 
 def strided_microbatches(
@@ -146,9 +146,7 @@ def strided_microbatches(
 
 def _positions(microbatches: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
     stops = np.cumsum([len(microbatch) for microbatch in microbatches]).tolist()
-    return tuple(
-        tuple(range(start, stop)) for start, stop in zip([0, *stops], stops, strict=False)
-    )
+    return tuple(tuple(range(start, stop)) for start, stop in zip([0, *stops], stops, strict=False))
 
 
 def _check_divides(total: int, name: str, divisor: int, remedy: str) -> None:

@@ -1,4 +1,4 @@
-"""Give bins to ranks so that every rank trains the same number of samples, as far as the cap allows."""
+"""Give bins to ranks so that all train the same number of samples, as far as the cap allows."""
 
 from __future__ import annotations
 

@@ -15,7 +15,6 @@ import numpy as np
 from miles_periodic.plugins.cost_aware_packing.problem import (
     StepProblem,
     bin_costs,
-    slot_time_of_bins,
 )
 
 GOOD_ENOUGH_RATIO = 1.002
@@ -204,6 +203,6 @@ def _shake(state: BinState, rng: np.random.Generator) -> None:
     for first, second in rng.integers(problem.num_samples, size=(NUM_SHAKES, 2)).tolist():
         source, target = int(state.bin_of_sample[first]), int(state.bin_of_sample[second])
         growth = int(problem.lengths[first] - problem.lengths[second])
-        fits = max(state.tokens[target] + growth, state.tokens[source] - growth) <= problem.token_cap
-        if source != target and fits:
+        fuller = max(state.tokens[target] + growth, state.tokens[source] - growth)
+        if source != target and fuller <= problem.token_cap:
             state.apply(Exchange(first, target, second))

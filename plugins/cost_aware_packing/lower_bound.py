@@ -5,7 +5,7 @@ cost C; m_s is the time of slot s, its dearest micro-batch. Slot time is the sum
 
 1. *Share.* Slot s holds at most R * m_s of cost, so the sum of m_s is at least C / R.
 
-2. *Order statistics.* Let there be S slots, sorted so that m_1 >= ... >= m_S, and at least k samples
+2. *Order statistics.* Let there be S slots, sorted so that m_1 >= ... >= m_S, and k or more samples
    in each micro-batch. Slots j..S hold at least q = (S - j + 1) * R * k samples; the dearest of
    these is no cheaper than the q-th cheapest sample of all and shares its micro-batch with k - 1
    others, so m_j is at least that sample plus the k - 1 cheapest. The sum over j grows with S, and
@@ -24,9 +24,10 @@ cost C; m_s is the time of slot s, its dearest micro-batch. Slot time is the sum
    fractional knapsack of capacity t * R over all samples by c / f; the lowest over several weights
    is used. For the same reason the p giants, all in t slots, weigh at most t * R.
    The weights: with x = l / M, x itself; for a whole k, floor((k + 1) x) / k, or x where (k + 1) x
-   is whole (Fekete and Schepers 2001: sizes just over 1 / (k + 1) are counted as if they were 1 / k);
+   is whole (Fekete and Schepers 2001: sizes just over 1 / (k + 1) are counted as 1 / k);
    for e <= 1/2, 1 above 1 - e, 0 below e, x between (a sample above 1 - e leaves only room for
-   those below e); the average of any two of them; and 1 / k where a micro-batch holds exactly k samples.
+   those below e); the average of any two of them; and 1 / k where a micro-batch holds exactly
+   k samples.
 """
 
 from __future__ import annotations
@@ -100,7 +101,8 @@ def _giants_bound(problem: StepProblem, share: float) -> float:
     best = share
     for num_giants in _giant_counts(problem):
         per_slot = problem.num_ranks * _most_giants_per_bin(problem, num_giants)
-        best = max(best, _bound_for_giants(problem, descending, knapsacks, num_giants, per_slot, best))
+        bound = _bound_for_giants(problem, descending, knapsacks, num_giants, per_slot, best)
+        best = max(best, bound)
     return best
 
 

@@ -1,4 +1,4 @@
-"""The sizes of a model that decide its cost, read from a Hugging Face config or Megatron's arguments.
+"""The sizes of a model that decide its cost, from a Hugging Face config or Megatron's arguments.
 
 Legend: h hidden size, H heads, G key-value heads, d head size, f feed-forward size, V vocabulary.
 """
@@ -20,7 +20,7 @@ class ModelShape:
     Attributes:
         projection_per_token: query, key, value and output projections of one layer, per token.
         indexer_per_token: projections of the sparse-attention indexer of one layer, per token.
-        feed_forward_per_token: feed-forward of all layers together (active experts only), per token.
+        feed_forward_per_token: feed-forward of all layers (active experts only), per token.
         head_per_token: output layer, per token.
         attention_per_pair: scores and values of one layer, per (query, key) pair.
         indexer_per_pair: indexer scores of one layer, per pair; 0 without an indexer.
@@ -56,7 +56,7 @@ class ModelShape:
         return len(self.windows) * per_layer + self.feed_forward_per_token + self.head_per_token
 
     def forward_flops_per_pair(self) -> dict[int | None, float]:
-        """FLOPs per (query, key) pair of all layers, by reach (None: every key before the query)."""
+        """FLOPs per (query, key) pair of all layers, by window (None: every earlier key)."""
         flops: dict[int | None, float] = {}
         for window in self.windows:
             flops[window] = flops.get(window, 0.0) + self.attention_per_pair
@@ -137,7 +137,7 @@ def _indexer(fields: ConfigFields) -> tuple[float, float]:
 
 
 def _feed_forward(fields: ConfigFields) -> float:
-    """FLOPs per token of all layers: dense layers, and active plus shared experts with the router."""
+    """FLOPs per token of all layers: dense ones, and active plus shared experts with router."""
     matrices = 2 if fields.find("swiglu", "gated_linear_unit") is False else 3
     per_unit = 2.0 * fields.hidden * matrices
     num_experts = fields.find("n_routed_experts", "num_experts", "num_local_experts", default=0)

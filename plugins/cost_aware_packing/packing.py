@@ -77,9 +77,16 @@ def pack(
     )
     check_cap(lengths_array, max_tokens)
     problems = [
-        (samples, StepProblem(
-            lengths_array[samples], costs[samples], data_parallel_size, max_tokens, slot_multiple
-        ))
+        (
+            samples,
+            StepProblem(
+                lengths_array[samples],
+                costs[samples],
+                data_parallel_size,
+                max_tokens,
+                slot_multiple,
+            ),
+        )
         for samples in samples_of_steps(assign_steps(len(lengths_array), groups, steps))
     ]
     return plan_steps(problems, costs, time_budget=time_budget, seed=seed, arrange=level_ranks)
@@ -121,10 +128,10 @@ def plan_steps(
 
 
 def samples_of_steps(step_of_sample: np.ndarray) -> list[np.ndarray]:
-    """Indices of each step's samples, in order, int64 [samples of the step]."""
-    return [
-        np.flatnonzero(step_of_sample == step) for step in range(int(step_of_sample.max()) + 1)
-    ]
+    """Indices of each step's samples, in order, int64 [samples of the step]; always one step."""
+    if not len(step_of_sample):
+        return [np.empty(0, dtype=np.int64)]
+    return [np.flatnonzero(step_of_sample == step) for step in range(int(step_of_sample.max()) + 1)]
 
 
 def level_ranks(problem: StepProblem, bin_of_sample: np.ndarray, num_slots: int) -> StepPlan:

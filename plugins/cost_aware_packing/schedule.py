@@ -1,4 +1,4 @@
-"""What a packing is: micro-batches by rank and slot, what they cost, and the rules that they keep."""
+"""What a packing is: micro-batches by rank and slot, their cost, and the rules that they keep."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Schedule:
         return sum(self.slots_per_step)
 
     def steps(self) -> Iterator[tuple[RankMicrobatches, ...]]:
-        """The micro-batches of one optimizer step after the other, each `[rank][slot of the step]`."""
+        """The micro-batches of each optimizer step in turn, as `[rank][slot of the step]`."""
         start = 0
         for num_slots in self.slots_per_step:
             stop = start + num_slots
@@ -67,7 +67,7 @@ def slot_time(
 def rank_time(
     microbatches: Sequence[Sequence[Sequence[int]]], cost: Sequence[float] | np.ndarray
 ) -> float:
-    """Cost of the dearest rank over all its slots: the step time where ranks only meet at its end."""
+    """Cost of the dearest rank over its slots: the time where ranks only meet at the end."""
     costs = np.asarray(cost, dtype=np.float64)
     return max(
         float(sum(costs[list(microbatch)].sum() for microbatch in rank)) for rank in microbatches

@@ -1,14 +1,14 @@
-"""What a user can set for cost-aware packing."""
+"""What a user can set for cost-aware-packing."""
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from miles_periodic.hooks.feature import FeatureSettings
 
 
-class CostAwarePackingSettings(BaseModel):
-    """Settings of the feature `cost-aware-packing`."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+class CostAwarePackingSettings(FeatureSettings):
+    """Table `[cost-aware-packing]`."""
 
     time_budget_seconds: float = Field(default=0.2, ge=0.0, le=60.0, allow_inf_nan=False)
     """Seconds of local search per batch, all its optimizer steps together. 0 turns the search off;

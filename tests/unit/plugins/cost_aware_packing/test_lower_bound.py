@@ -53,9 +53,7 @@ def make_problem(samples, **rules) -> StepProblem:
 @example(samples=[(6, 9), (6, 8), (4, 7), (4, 7), (4, 7)], ranks=1, multiple=1)
 @settings(max_examples=400, deadline=None)
 def test_no_schedule_under_the_cap_beats_the_bound(samples, ranks, multiple):
-    problem = make_problem(
-        samples, num_ranks=ranks, max_tokens=MAX_TOKENS, slot_multiple=multiple
-    )
+    problem = make_problem(samples, num_ranks=ranks, max_tokens=MAX_TOKENS, slot_multiple=multiple)
     optimum = optimal_slot_time(problem)
     assume(optimum is not None)
     assert lower_bound(problem) <= optimum * (1 + 1e-9)

@@ -95,7 +95,10 @@ def test_the_order_of_the_samples_does_not_change_the_slot_time(lengths):
         lengths, cost=lengths, max_tokens=MAX_TOKENS, data_parallel_size=2, time_budget=0
     )
     in_order = pack(
-        sorted(lengths), cost=sorted(lengths), max_tokens=MAX_TOKENS, data_parallel_size=2,
+        sorted(lengths),
+        cost=sorted(lengths),
+        max_tokens=MAX_TOKENS,
+        data_parallel_size=2,
         time_budget=0,
     )
     assert schedule.slot_time == pytest.approx(in_order.slot_time)
@@ -139,9 +142,7 @@ def test_rank_totals_are_level_where_slots_are_not(lognormal_trace):
 
 def test_a_trace_with_one_giant_costs_no_more_than_the_giant():
     lengths = [100] + [1] * 70
-    schedule = pack(
-        lengths, cost=[100.0**2] + [1.0] * 70, max_tokens=100, data_parallel_size=4
-    )
+    schedule = pack(lengths, cost=[100.0**2] + [1.0] * 70, max_tokens=100, data_parallel_size=4)
     assert schedule.slot_time == 100.0**2 and schedule.ratio == 1.0
 
 
@@ -178,7 +179,10 @@ def test_samples_that_cost_nothing_still_make_no_empty_microbatch():
 )
 def test_input_that_cannot_be_packed_is_refused_with_the_remedy(lengths, changes, remedy):
     arguments = {
-        "cost": [1.0] * len(lengths), "max_tokens": 100, "data_parallel_size": 2, **changes
+        "cost": [1.0] * len(lengths),
+        "max_tokens": 100,
+        "data_parallel_size": 2,
+        **changes,
     }
     with pytest.raises(ValueError, match=remedy):
         pack(lengths, **arguments)

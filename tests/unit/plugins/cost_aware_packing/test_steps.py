@@ -14,7 +14,20 @@ def test_a_number_of_steps_cuts_the_samples_in_order():
 
 
 def test_a_number_of_steps_counts_groups_by_first_appearance():
-    assert assign_steps(5, ["b", "a", "b", "b", "c", ][:5], None).tolist() == [0] * 5
+    assert (
+        assign_steps(
+            5,
+            [
+                "b",
+                "a",
+                "b",
+                "b",
+                "c",
+            ][:5],
+            None,
+        ).tolist()
+        == [0] * 5
+    )
     assert assign_steps(6, ["b", "a", "b", "c", "d", "c"], 2).tolist() == [0, 0, 0, 1, 1, 1]
 
 
