@@ -1,8 +1,10 @@
 """`miles bench`: numbers, each measured by a command.
 
-boot     what the boot line costs a process
-packing  slot time against its lower bound
-table    a measurement as a table or as JSON
+boot          what the boot line costs a process
+packing       slot time against its lower bound
+stock_orders  the orders in which Miles splits a batch today
+table         a measurement as a table or as JSON
+traces        seeded length distributions
 """
 
 from __future__ import annotations
