@@ -67,7 +67,8 @@ async def start(args: Any) -> Parts:
     """Placement, rollout manager with its servers, train groups; logs and trackers first.
 
     The weight check's preparation needs the servers, and Miles waits for it before it starts the
-    trainers. Here both come up side by side; the check is still prepared before any weights move.
+    trainers. Here both come up side by side, unless the servers are to be offloaded meanwhile; the
+    check is still prepared before any weights move.
     """
     from miles.ray.placement_group import (
         create_placement_groups,
@@ -80,11 +81,12 @@ async def start(args: Any) -> Parts:
     configure_logger()
     placement = create_placement_groups(args)
     init_tracking(args)
-    unprepared = copy(args)
-    unprepared.check_weight_update_equal = False
-    rollouts, rollouts_per_epoch = create_rollout_manager(unprepared, placement["rollout"])
-    args.num_rollout = unprepared.num_rollout
-    preparing = _prepare_weight_check(args, rollouts)
+    side_by_side = args.check_weight_update_equal and not args.offload_rollout
+    manager_args = copy(args)
+    manager_args.check_weight_update_equal &= not side_by_side
+    rollouts, rollouts_per_epoch = create_rollout_manager(manager_args, placement["rollout"])
+    args.num_rollout = manager_args.num_rollout
+    preparing = _prepare_weight_check(rollouts) if side_by_side else _nothing()
     actor, critic = await create_training_models(args, placement, rollouts)
     await preparing
     return Parts(rollouts, actor, critic, rollouts_per_epoch)
@@ -168,25 +170,24 @@ async def _onload_kv(args: Any, parts: Parts) -> None:
         await parts.rollouts.onload_kv.remote()
 
 
-def _prepare_weight_check(args: Any, rollouts: Any) -> Awaitable[Any]:
+def _prepare_weight_check(rollouts: Any) -> Awaitable[Any]:
     """Snapshot the servers' weights, then scramble them: only an update can bring them back.
 
-    Calls to an actor run in the order in which they were made, so the two are in order, and the
-    servers' offload, which Miles asks for last, comes after them.
+    Both are asked for now and run in this order, once the servers are up.
     """
-    calls = []
-    if args.check_weight_update_equal:
-        calls = [rollouts.check_weights.remote(action=act) for act in ("snapshot", "reset_tensors")]
-    return asyncio.gather(*calls)
+    actions = ("snapshot", "reset_tensors")
+    return asyncio.gather(*(rollouts.check_weights.remote(action=action) for action in actions))
+
+
+async def _nothing() -> None:
+    pass
 
 
 def _actor_trains(args: Any, rollout_id: int) -> bool:
     return not args.use_critic or rollout_id >= args.num_critic_only_steps
 
 
-def _is_due(
-    interval: int | None, rollout_id: int, parts: Parts, last: int | None = None
-) -> bool:
+def _is_due(interval: int | None, rollout_id: int, parts: Parts, last: int | None = None) -> bool:
     from miles.utils.misc import should_run_periodic_action
 
     return should_run_periodic_action(rollout_id, interval, parts.rollouts_per_epoch, last)
