@@ -12,6 +12,7 @@ megatron_local_spec   Megatron's local layer spec, where Miles knows Transformer
 load_hugging_face     a Hugging Face folder as the trainer's first weights
 replay_order          replayed routes in the order of Megatron's padded batches
 trainer_start         what a train actor refuses to start with
+start_up              a quicker start of the many processes of a run
 
 environment           the variables of a CPU run
 logical_gpus          a Ray instance on this machine whose GPUs are numbers

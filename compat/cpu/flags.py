@@ -49,6 +49,11 @@ def prompts_file(work_folder: Path) -> Path:
     return work_folder / "prompts.jsonl"
 
 
+def rollout_data_file(work_folder: Path, rollout_id: int) -> Path:
+    """Where Miles leaves a rollout's samples: a torch file with `samples`, routes included."""
+    return work_folder / "rollout" / f"{rollout_id}.pt"
+
+
 def train_data_file(work_folder: Path, rollout_id: int, rank: int) -> Path:
     """Where Miles leaves what a rank trained on: a torch file with `rollout_data`."""
     return work_folder / "train" / f"{rollout_id}_{rank}.pt"
@@ -118,8 +123,10 @@ def _algorithm_flags(run: CpuRun) -> list[str]:
 
 def _check_flags(work_folder: Path) -> list[str]:
     """Miles's own checks: replayed routes, weight versions and every weight after an update."""
-    saved = str(work_folder / "train" / "{rollout_id}_{rank}.pt")
-    return ["--ci-test", "--check-weight-update-equal", "--save-debug-train-data", saved]
+    samples = str(work_folder / "rollout" / "{rollout_id}.pt")
+    trained = str(work_folder / "train" / "{rollout_id}_{rank}.pt")
+    saved = ["--save-debug-rollout-data", samples, "--save-debug-train-data", trained]
+    return ["--ci-test", "--check-weight-update-equal", *saved]
 
 
 def _trainer_on_cpu(run: CpuRun) -> list[str]:

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from miles.rollout.base_types import GenerateFnInput, GenerateFnOutput
     from miles.utils.types import Sample
 
-NUM_TURNS = 4
-TURN_TOKENS = (12, 20, 28, 44)
-"""Tokens of a turn, chosen by sample and turn: rollouts of unequal length."""
+FEWEST_TURNS, MOST_TURNS = 3, 5
+TURN_TOKENS = (8, 12, 16, 40)
+"""Tokens of a turn, chosen by sample: rollouts of unequal length, with a long tail."""
 
 OPERATIONS = {
     "plus": operator.add,
@@ -61,8 +61,9 @@ async def generate(input: GenerateFnInput) -> GenerateFnOutput:
     args, sample, tokenizer = input.args, deepcopy(input.sample), input.state.tokenizer
     url = f"http://{args.sglang_router_ip}:{args.sglang_router_port}/generate"
     sample.tokens = list(endpoint.compute_prompt_ids_from_sample(input.state, sample))
-    for turn in range(NUM_TURNS):
-        sampling = {**input.sampling_params, "max_new_tokens": turn_tokens(sample.index, turn)}
+    num_turns, turn_tokens = plan_of(sample.index)
+    sampling = {**input.sampling_params, "max_new_tokens": turn_tokens}
+    for turn in range(num_turns):
         payload, halted = endpoint.compute_request_payload(args, sample.tokens, sampling)
         if payload is None:
             sample.status = halted
@@ -71,15 +72,17 @@ async def generate(input: GenerateFnInput) -> GenerateFnOutput:
         await endpoint.update_sample_from_response(
             args, sample, payload=payload, output=output, update_loss_mask=True
         )
-        if sample.status == type(sample).Status.ABORTED or turn == NUM_TURNS - 1:
+        if sample.status == type(sample).Status.ABORTED or turn == num_turns - 1:
             break
         observe(sample, tokenizer, observation(output["text"], sample.prompt, turn))
     return GenerateFnOutput(samples=sample)
 
 
-def turn_tokens(sample_index: int, turn: int) -> int:
-    """How many tokens a sample may write in a turn."""
-    return TURN_TOKENS[(sample_index * 5 + turn * 3 + sample_index // 4) % len(TURN_TOKENS)]
+def plan_of(sample_index: int) -> tuple[int, int]:
+    """How many turns a sample has, and how many tokens it may write in each."""
+    scattered = sample_index * 7 % 11
+    num_turns = FEWEST_TURNS + scattered % (MOST_TURNS - FEWEST_TURNS + 1)
+    return num_turns, TURN_TOKENS[sample_index % len(TURN_TOKENS)]
 
 
 def observation(written: str, question: str, turn: int) -> str:
