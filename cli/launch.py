@@ -18,6 +18,7 @@ from miles_periodic.cli.options import Selection
 from miles_periodic.cli.selected import Selected, bindings_of, plan_for, select_features
 from miles_periodic.compat.manifest import RunManifest
 from miles_periodic.compat.plan import Plan
+from miles_periodic.compat.roll_call.absent import watch_for_absent
 from miles_periodic.compat.roll_call.server import RollCallServer
 from miles_periodic.compat.run_processes import end_processes
 from miles_periodic.hooks.errors import ROLL_CALL_STATUS, PeriodicError
@@ -125,7 +126,7 @@ def supervise(
     )
     roll_call.roll.driver_pid = child.pid
     with _signals_passed_on(child):
-        threading.Thread(target=_end_on_failure, args=(roll_call, child), daemon=True).start()
+        end_on_failure(roll_call, child)
         status = child.wait()
     return verdict(status, roll_call)
 
@@ -146,10 +147,17 @@ def verdict(status: int, roll_call: RollCallServer) -> int:
     return 128 - status if status < 0 else status
 
 
-def _end_on_failure(roll_call: RollCallServer, child: subprocess.Popen) -> None:
-    roll_call.failed.wait()
-    if child.poll() is None:
-        end_processes(roll_call.run_id)
+def end_on_failure(roll_call: RollCallServer, child: subprocess.Popen) -> None:
+    """From now on, until `child` ends: a failed roll call ends every process of the run here."""
+
+    def watch() -> None:
+        while child.poll() is None:
+            if roll_call.failed.wait(0.2):
+                end_processes(roll_call.run_id)
+                return
+
+    watch_for_absent(roll_call, is_over=lambda: child.poll() is not None)
+    threading.Thread(target=watch, daemon=True).start()
 
 
 class _signals_passed_on:

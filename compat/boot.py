@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from functools import partial
+from typing import NoReturn
 
 import wrapt
 
@@ -57,7 +58,7 @@ def _register_bindings(manifest: RunManifest) -> None:
 def _register_stand_ins(path: str) -> None:
     from miles_periodic.compat.cpu import boot as cpu_boot
 
-    cpu_boot.register(path)
+    cpu_boot.register(path, _fail)
 
 
 def member() -> Member | None:
@@ -69,12 +70,17 @@ def _on_import(binding, module) -> None:
     try:
         applied: Applied = apply_binding(binding, module)
     except Exception as error:
-        _member.report_failure(binding.name, f"{type(error).__name__}: {error}")
-        _stop(f"The binding {binding.name} could not be applied to {binding.target}: {error}")
+        _fail(binding.name, error)
     _member.report_applied(binding, applied)
 
 
-def _stop(message: str) -> None:
+def _fail(name: str, error: Exception) -> NoReturn:
+    """Tell the roll call what is not in place, and stop."""
+    _member.report_failure(name, f"{type(error).__name__}: {error}")
+    _stop(f"{name} could not be put in place: {type(error).__name__}: {error}")
+
+
+def _stop(message: str) -> NoReturn:
     """End this process at once: a process without its bindings must not compute anything."""
     print(f"miles-periodic: {message}", file=sys.stderr, flush=True)
     os._exit(FAILED_STATUS)

@@ -52,6 +52,12 @@ class RollCallServer:
         self._server.shutdown()
         self._server.server_close()
 
+    def fail(self, failure: Failure) -> None:
+        """Record a failure; the launcher ends the run."""
+        with self._lock:
+            self.roll.failures.append(failure)
+        self.failed.set()
+
     def admit(self, message: dict[str, Any]) -> Entry | None:
         """Enter a process that said a valid hello; None turns it away."""
         token = str(message.get("token", ""))
@@ -71,14 +77,12 @@ class RollCallServer:
             elif kind == wire.CONSULTED:
                 entry.consulted.update(message["counts"])
                 entry.title = message["title"]
-            elif kind == wire.FAILED:
-                role = self.roll.role(entry)
-                process = f"{role} (pid {entry.pid} on {entry.host}: {entry.title[:60]})"
-                self.roll.failures.append(Failure(message["binding"], process, message["reason"]))
-                self.failed.set()
             elif kind == wire.MUSTER:
                 return {"missing": self.roll.missing()}
-        if kind == wire.NOTICE:
+        if kind == wire.FAILED:
+            process = f"{self.roll.role(entry)} (pid {entry.pid} on {entry.host}: {entry.title[:60]})"
+            self.fail(Failure(message["binding"], process, message["reason"]))
+        elif kind == wire.NOTICE:
             self._notify(message["text"])
         elif kind == wire.PHASE:
             self._on_phase({key: message[key] for key in ("name", "step", "began", "seconds")})

@@ -82,3 +82,24 @@ def test_a_binding_that_nobody_called_is_reported(server):
         line.sendall(hello(server) + wire.pack(wire.APPLIED, binding="a/b", target="x:y"))
         ask_muster(line)
     assert server.roll.never_consulted() == ["a/b"]
+
+
+def test_a_process_of_a_role_that_never_said_hello_is_found_in_the_process_table(server):
+    import os
+    import subprocess
+    import sys
+
+    from miles_periodic.compat.manifest import RUN_ID
+    from miles_periodic.compat.roll_call.absent import absent_processes
+
+    title = "ray::MegatronTrainRayActor"
+    mute = subprocess.Popen(
+        [sys.executable, "-S", "-c", "input()", title],
+        env={**os.environ, RUN_ID: "run"},
+        stdin=subprocess.PIPE,
+    )
+    try:
+        found = absent_processes(server)
+        assert [pid for pid, _ in found] == [mute.pid]
+    finally:
+        mute.communicate(b"\n", timeout=10)
