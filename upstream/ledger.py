@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from importlib.resources import files
+from pathlib import Path
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -44,7 +44,7 @@ class PullRequest:
 
 def ledger() -> dict[str, PullRequest]:
     """Key to entry; ValueError where an entry is malformed."""
-    text = files("miles_periodic.upstream").joinpath("ledger.toml").read_text(encoding="utf-8")
+    text = Path(__file__).with_name("ledger.toml").read_text(encoding="utf-8")
     entries = {key: PullRequest(key=key, **part) for key, part in tomllib.loads(text).items()}
     for entry in entries.values():
         if entry.state not in STATES or entry.key.partition("#")[0] not in REPOSITORIES:
