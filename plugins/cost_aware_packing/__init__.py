@@ -28,10 +28,10 @@ from miles_periodic.plugins.cost_aware_packing.settings import CostAwarePackingS
 __all__ = [
     "CostAwarePackingSettings",
     "CostModel",
-    "SplitPlan",
-    "compare_with_stride",
     "MeasuredMicrobatch",
     "Schedule",
+    "SplitPlan",
+    "compare_with_stride",
     "pack",
     "split",
 ]
