@@ -51,7 +51,6 @@ BINDINGS: dict[str, Binding] = {
                 "get_rollout_topk_from_response"
             ),
             adapter=f"{_ADAPTERS}.routed_experts:decode",
-            processes=("rollout-manager",),
             relies_on=(
                 "miles.rollout.generate_utils.generate_endpoint_utils:compute_request_payload",
                 "miles.rollout.generate_utils.generate_endpoint_utils:update_sample_from_response",
