@@ -1,0 +1,100 @@
+"""HTML and SVG as values: whatever is not already markup is escaped when it goes in."""
+
+from __future__ import annotations
+
+import html
+import re
+from typing import TypeAlias
+
+#: Characters that no HTML document may hold, lone surrogates of undecodable titles included.
+_FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
+
+VOID = frozenset({"br", "col", "hr", "link", "meta"})
+
+
+class Markup(str):
+    """Text that is markup; only the functions of this module make it."""
+
+    __slots__ = ()
+
+
+Child: TypeAlias = "str | int | float | None | list[Child] | tuple[Child, ...]"
+
+
+def element(name: str, *children: Child, **attributes: str | int | float | None) -> Markup:
+    """One element. Children that are no Markup are escaped; None children and attributes are left out.
+
+    Attribute names are written with `_` for `-`, and `class_` for `class`.
+    """
+    shown = "".join(
+        f' {key.rstrip("_").replace("_", "-")}="{escaped(value)}"'
+        for key, value in attributes.items()
+        if value is not None
+    )
+    if name in VOID:
+        return Markup(f"<{name}{shown}>")
+    return Markup(f"<{name}{shown}>{join(children)}</{name}>")
+
+
+def join(children: Child) -> Markup:
+    """Children one after the other, escaped where they are no Markup."""
+    if isinstance(children, Markup):
+        return children
+    if children is None:
+        return Markup("")
+    if isinstance(children, list | tuple):
+        return Markup("".join(join(child) for child in children))
+    return Markup(escaped(children))
+
+
+def escaped(value: str | int | float) -> str:
+    """Text for an element or a quoted attribute."""
+    return html.escape(_FORBIDDEN.sub("\ufffd", str(value)), quote=True)
+
+
+def own_text(text: str) -> Markup:
+    """Text of this project's own (style, drawing) that goes in as it stands."""
+    return Markup(text)
+
+
+def table(
+    caption: str,
+    head: list[Child],
+    rows: list[list[Child]],
+    numbers: frozenset[int] | set[int] = frozenset(),
+    class_: str | None = None,
+) -> Markup:
+    """A semantic table in a box of its own that scrolls; columns in `numbers` align right.
+
+    The first cell of each row is its heading; every cell carries its column's name, so that
+    narrow screens can show rows as cards.
+    """
+    names = [name if isinstance(name, str) else "" for name in head]
+    return element(
+        "div",
+        element(
+            "table",
+            element("caption", caption),
+            element("thead", element("tr", [_head(i, cell, numbers) for i, cell in enumerate(head)])),
+            element("tbody", [_row(row, names, numbers) for row in rows]),
+        ),
+        class_=" ".join(filter(None, ("table", class_))),
+        tabindex="0",
+        role="region",
+        aria_label=caption,
+    )
+
+
+def _head(index: int, cell: Child, numbers) -> Markup:
+    return element("th", cell, scope="col", class_="number" if index in numbers else None)
+
+
+def _row(row: list[Child], names: list[str], numbers) -> Markup:
+    first, *rest = row
+    cells = [
+        element(
+            "td", cell, class_="number" if index in numbers else None, data_label=names[index]
+        )
+        for index, cell in enumerate(rest, start=1)
+    ]
+    return element("tr", element("th", first, scope="row"), cells)
