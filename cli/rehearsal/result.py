@@ -106,6 +106,11 @@ class PackingStep(_Part):
     lower_bound: float
     slots: tuple[tuple[Slot, ...], ...] = ()
 
+    @property
+    def ratio(self) -> float | None:
+        """Slot time over lower bound; None where there is no bound to compare with."""
+        return self.slot_time / self.lower_bound if self.lower_bound > 0 else None
+
 
 class Packing(_Part):
     unit: str = ""
