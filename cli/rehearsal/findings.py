@@ -86,7 +86,7 @@ def prefix_finding(result: Result) -> Finding:
     """Prefix tokens reused, computed again, and reused although the weights had changed."""
     off, on = _parts(result, "prefix")
     if off is None or on is None:
-        return _unmeasured("Prefixes", off, on, _reuse, "prompt tokens reused")
+        return _unmeasured("Prefixes", off, on, _reuse, "prompt tokens validly reused")
     changes = [
         _tokens_change(off.total("stale"), on.total("stale"), "stale tokens reused"),
         _tokens_change(off.total("reprefilled"), on.total("reprefilled"), "tokens re-prefilled"),
@@ -100,7 +100,7 @@ def prefix_finding(result: Result) -> Finding:
         outcome,
         _reuse(off),
         _reuse(on),
-        "prompt tokens reused",
+        "prompt tokens validly reused",
         _reuse_caution(off, on),
     )
 
@@ -119,9 +119,10 @@ def _reuse(prefix: Prefix) -> str:
 
 
 def _reuse_caution(off: Prefix, on: Prefix) -> str:
-    if _reuse(off) == _reuse(on):
+    shares = [p.total("reused") / (p.total("prompt_tokens") or 1) for p in (off, on)]
+    if shares[1] >= shares[0]:
         return ""
-    return f"Valid reuse is {_reuse(on)} of the prompt tokens; off, {_reuse(off)}."
+    return f"The price: valid reuse falls to {_reuse(on)} of the prompt tokens, from {_reuse(off)}."
 
 
 def packing_finding(result: Result) -> Finding:
@@ -170,9 +171,9 @@ def processes_finding(result: Result) -> Finding:
     """Which bindings reached how many processes."""
     off, on = result.runs.off, result.runs.on
     if on is None:
-        claim: str = "not seen, the run with features on is missing"
+        claim = "not seen, the run with features on is missing"
         return Finding("Bindings", claim, "unknown", _reach(off), NOT_MEASURED, "bindings applied")
-    claim = f"{_reach(on)}; with features off, {_reach(off)}"
+    claim = f"{_reach(on)}; {_reach(off)} with features off"
     silent = never_consulted(on)
     caution = f"Applied and never consulted: {', '.join(silent)}." if silent else ""
     return Finding("Bindings", claim, "same", _reach(off), _reach(on), "bindings applied", caution)
@@ -192,7 +193,7 @@ def _reach(run: Run | None) -> str:
     reached = sum(bool(process.applied) for process in run.processes)
     if not names:
         return "none"
-    return f"{_plural(len(names), 'binding')} in {_plural(reached, 'process', 'processes')}"
+    return f"{len(names):,} in {_plural(reached, 'process', 'processes')}"
 
 
 def proof_finding(result: Result) -> Finding:

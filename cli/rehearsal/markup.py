@@ -21,7 +21,7 @@ class Markup(str):
 Child: TypeAlias = "str | int | float | None | list[Child] | tuple[Child, ...]"
 
 
-def element(name: str, *children: Child, **attributes: str | int | float | None) -> Markup:
+def element(name: str, /, *children: Child, **attributes: str | int | float | None) -> Markup:
     """One element. Children that are no Markup are escaped; None children and attributes are left out.
 
     Attribute names are written with `_` for `-`, and `class_` for `class`.
