@@ -104,6 +104,7 @@ def _panel(run: str, step: PackingStep, unit: str, top: float, scale: Scale) -> 
         shapes += _rank_row(run, rank, slots, _slowest(step), unit, y, scale)
     x = scale(step.lower_bound)
     shapes += [
+        upright(x, top + TITLE - 6, bottom, "casing"),
         upright(x, top + TITLE - 6, bottom, "bound"),
         label("lower bound", top + 14, "quiet", x=x, anchor="end"),
     ]
@@ -131,7 +132,7 @@ def _rank_row(
             shapes.append(bar(x + width, y, whole - width, ROW, "waiting box", wait))
         if width >= ROOM_FOR_TEXT:
             words = count_text(slot.tokens)
-            shapes.append(label(words, y + 16, f"on-{run}", x=x + width / 2, anchor="middle"))
+            shapes.append(label(words, y + 16, f"on-{run}", x=x, dx=8))
         x += whole
     return shapes
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+from collections.abc import Collection
 from typing import TypeAlias
 
 #: Characters that no HTML document may hold, lone surrogates of undecodable titles included.
@@ -61,7 +62,7 @@ def table(
     caption: str,
     head: list[Child],
     rows: list[list[Child]],
-    numbers: frozenset[int] | set[int] = frozenset(),
+    numbers: Collection[int] = (),
     class_: str | None = None,
 ) -> Markup:
     """A semantic table in a box of its own that scrolls; columns in `numbers` align right.
@@ -70,13 +71,15 @@ def table(
     narrow screens can show rows as cards.
     """
     names = [name if isinstance(name, str) else "" for name in head]
+    heads = [_head(index, cell, numbers) for index, cell in enumerate(head)]
     return element(
         "div",
         element(
             "table",
             element("caption", caption),
-            element("thead", element("tr", [_head(i, cell, numbers) for i, cell in enumerate(head)])),
-            element("tbody", [_row(row, names, numbers) for row in rows]),
+            element("thead", element("tr", heads, role="row"), role="rowgroup"),
+            element("tbody", [_row(row, names, numbers) for row in rows], role="rowgroup"),
+            role="table",
         ),
         class_=" ".join(filter(None, ("table", class_))),
         tabindex="0",
@@ -85,16 +88,22 @@ def table(
     )
 
 
-def _head(index: int, cell: Child, numbers) -> Markup:
-    return element("th", cell, scope="col", class_="number" if index in numbers else None)
+def _head(index: int, cell: Child, numbers: Collection[int]) -> Markup:
+    class_ = "number" if index in numbers else None
+    return element("th", cell, scope="col", role="columnheader", class_=class_)
 
 
-def _row(row: list[Child], names: list[str], numbers) -> Markup:
+def _row(row: list[Child], names: list[str], numbers: Collection[int]) -> Markup:
+    """A row; its roles are spelled out, because cards take the table's own away."""
     first, *rest = row
     cells = [
         element(
-            "td", cell, class_="number" if index in numbers else None, data_label=names[index]
+            "td",
+            cell,
+            role="cell",
+            class_="number" if index in numbers else None,
+            data_label=names[index],
         )
         for index, cell in enumerate(rest, start=1)
     ]
-    return element("tr", element("th", first, scope="row"), cells)
+    return element("tr", element("th", first, scope="row", role="rowheader"), cells, role="row")

@@ -50,7 +50,11 @@ def mark(good: bool) -> Markup:
 
 def verdict(result: Result) -> Markup:
     """The head of the report: passed or failed, when, where, how long."""
-    facts = [time_text(result.created), seconds_text(result.seconds), *machine_facts(result.machine)]
+    facts = [
+        time_text(result.created),
+        seconds_text(result.seconds),
+        *machine_facts(result.machine),
+    ]
     return element(
         "header",
         element("h1", mark(result.passed), verdict_sentence(result)),
@@ -180,9 +184,7 @@ def pictures(result: Result) -> Markup:
         time_picture(result),
         processes_picture(result),
     ]
-    return section(
-        "pictures", "In pictures", hatching(), element("div", drawings, class_="grid")
-    )
+    return section("pictures", "In pictures", hatching(), element("div", drawings, class_="grid"))
 
 
 def processes(result: Result) -> Markup:

@@ -28,8 +28,9 @@ def plan(result: Result) -> Markup:
 
 def _feature(feature: Mapping[str, Any]) -> Markup:
     decisions = [_decision(decision) for decision in _dicts(feature.get("decisions"))]
-    return element("article", element("h3", text_of(feature.get("feature"))), decisions,
-                   class_="card feature")
+    return element(
+        "article", element("h3", text_of(feature.get("feature"))), decisions, class_="card feature"
+    )
 
 
 def _decision(decision: Mapping[str, Any]) -> Markup:
@@ -111,11 +112,21 @@ def reproduce(result: Result) -> Markup:
     return section(
         "reproduce",
         "How to reproduce",
-        element("p", "In a checkout, ", element("code", "make rehearse"), " sets everything up. "
-                "This report is of"),
+        element(
+            "p",
+            "In a checkout, ",
+            element("code", "make rehearse"),
+            " sets everything up. This report is of",
+        ),
         element("pre", result.command or "a command that was not recorded"),
-        element("p", "Add ", element("code", "--report FILE.html"), " for this page and ",
-                element("code", "--json FILE"), " for its numbers."),
+        element(
+            "p",
+            "Add ",
+            element("code", "--report FILE.html"),
+            " for this page and ",
+            element("code", "--json FILE"),
+            " for its numbers.",
+        ),
     )
 
 

@@ -129,6 +129,7 @@ figure .legend svg{width:12px;height:12px;margin:0;flex:none;overflow:hidden;bor
 .box{stroke:var(--card);stroke-width:1.5} .waiting{fill:url(#hatch)}
 .stripe{stroke:var(--hatch);stroke-width:2.4}
 .bound{stroke:var(--bound);stroke-width:1.5;stroke-dasharray:4 3}
+.casing{stroke:var(--card);stroke-width:4.5}
 .legend rect.bound{fill:var(--bound);stroke:none;transform:scaleX(.17);transform-origin:center}
 .dot-consulted{fill:var(--on)} .dot-applied{fill:none;stroke:var(--on);stroke-width:2}
 rect.dot-applied{stroke-width:5}
@@ -144,9 +145,10 @@ main,header,footer{padding-left:16px;padding-right:16px}
 header{padding-top:32px} h1{font-size:27px} section{margin-top:44px}
 .card{padding:18px 16px} .grid{grid-template-columns:minmax(0,1fr);gap:14px}
 .cards thead{position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%)}
-.cards table,.cards tbody,.cards tr,.cards th,.cards td{display:block}
+.cards table,.cards caption,.cards tbody,.cards tr,.cards th,.cards td{display:block}
+.cards th,.cards td{overflow-wrap:anywhere} .cards td>*{min-width:0}
 .cards tr{padding:10px 0;border-top:1px solid var(--line)} .cards tr:first-child{border-top:0}
-.cards th,.cards td{border:0;padding:2px 0}
+.cards th,.cards td{border:0;padding:2px 0} .cards tbody th{font-weight:600}
 .cards td{display:grid;grid-template-columns:112px 1fr;gap:10px;text-align:left;white-space:normal}
 .cards td::before{content:attr(data-label);color:var(--quiet)}
 .facts-table{grid-template-columns:minmax(0,1fr);gap:0} .facts-table dd{margin-bottom:8px}

@@ -141,15 +141,27 @@ def _plan_features() -> list[dict[str, Any]]:
         ),
         _feature(
             "kv-preservation",
-            _decision("sglang", "native", "Requests carry extra_key and the radix tree keys on it.",
-                      ("sglang/srt/mem_cache/radix_cache.py", 97, "consumed")),
-            _decision("miles", "inject", "Weights are updated in place; prefixes carry no version.",
-                      ("miles/utils/http_utils.py", 141, "request sent")),
+            _decision(
+                "sglang",
+                "native",
+                "Requests carry extra_key and the radix tree keys on it.",
+                ("sglang/srt/mem_cache/radix_cache.py", 97, "consumed"),
+            ),
+            _decision(
+                "miles",
+                "inject",
+                "Weights are updated in place; prefixes carry no version.",
+                ("miles/utils/http_utils.py", 141, "request sent"),
+            ),
         ),
         _feature(
             "cost-aware-packing",
-            _decision("miles", "inject", "Samples are dealt to ranks in turn, by count.",
-                      ("miles/ray/rollout.py", 655, "split")),
+            _decision(
+                "miles",
+                "inject",
+                "Samples are dealt to ranks in turn, by count.",
+                ("miles/ray/rollout.py", 655, "split"),
+            ),
             _decision("megatron", "off", "Nothing of this feature is decided here."),
         ),
     ]
@@ -233,8 +245,9 @@ def _processes() -> list[dict[str, Any]]:
     driver = {"launch/arguments": 1, "launch/muster": 1}
     return [
         _process(20118, "driver", "python -m miles_periodic.compat.train", driver),
-        _process(20390, "rollout-manager", "ray::RolloutManager", rollout,
-                 "rollout/refactored-scope"),
+        _process(
+            20390, "rollout-manager", "ray::RolloutManager", rollout, "rollout/refactored-scope"
+        ),
         _process(20402, "trainer", "ray::MegatronTrainRayActor", trainer),
         _process(20403, "trainer", "ray::MegatronTrainRayActor", trainer),
     ]
