@@ -1,4 +1,4 @@
-"""The parts all pictures are drawn from: a fluid SVG, bars, labels, legends, the figure around them.
+"""The parts all pictures are drawn from: a fluid SVG, bars, labels, legends, the figure.
 
 Lengths along x are per cent and those along y pixels, so a picture fills any width and its text
 keeps its size. Colours are classes; style.py gives them for light, dark and paper.

@@ -74,7 +74,9 @@ def _routes_bars(title: str, turns: list[int], by_run: dict[str, dict[int, int]]
             shapes += [
                 label(run, y + 11, "quiet", dx=-34),
                 bar(0, y, width, BAR, f"run-{run}", tip),
-                label(bytes_text(num_bytes), y + 11, "value", x=width, dx=6),
+                label(bytes_text(num_bytes), y + 11, "value", x=width, dx=6)
+                if num_bytes is not None
+                else label(NOT_MEASURED, y + 11, "quiet"),
             ]
     description = "; ".join(
         f"{_turn_name(turn)}: "

@@ -6,6 +6,7 @@ did unequal work are compared per trained row, and what was not measured is call
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
@@ -49,7 +50,7 @@ class Finding:
 def routes_finding(result: Result) -> Finding:
     """Bytes of routed experts that the rollout received."""
     off, on = _parts(result, "routes")
-    if off is None or on is None:
+    if off is None or on is None or not comparable(result):
         return _unmeasured(
             "Routes", off, on, lambda r: bytes_text(r.bytes_received), "received routes"
         )
@@ -72,7 +73,11 @@ def routes_finding(result: Result) -> Finding:
 def _unequal_work(off: Routes, on: Routes) -> bool:
     if not (off.rows_trained and on.rows_trained):
         return False
-    return abs(on.rows_trained / off.rows_trained - 1) > UNEQUAL_WORK
+    return _unequal(off.rows_trained, on.rows_trained)
+
+
+def _unequal(off: int, on: int) -> bool:
+    return abs(on - off) > UNEQUAL_WORK * off
 
 
 def _work_caution(off: Routes, on: Routes) -> str:
@@ -85,7 +90,7 @@ def _work_caution(off: Routes, on: Routes) -> str:
 def prefix_finding(result: Result) -> Finding:
     """Prefix tokens reused, computed again, and reused although the weights had changed."""
     off, on = _parts(result, "prefix")
-    if off is None or on is None:
+    if off is None or on is None or not comparable(result):
         return _unmeasured("Prefixes", off, on, _reuse, "prompt tokens validly reused")
     changes = [
         _tokens_change(off.total("stale"), on.total("stale"), "stale tokens reused"),
@@ -119,6 +124,12 @@ def _reuse(prefix: Prefix) -> str:
 
 
 def _reuse_caution(off: Prefix, on: Prefix) -> str:
+    prompts = [p.total("prompt_tokens") for p in (off, on)]
+    if _unequal(*prompts):
+        return (
+            f"The runs had unequal prompts: {count_text(prompts[0])} tokens off, "
+            f"{count_text(prompts[1])} on."
+        )
     shares = [p.total("reused") / (p.total("prompt_tokens") or 1) for p in (off, on)]
     if shares[1] >= shares[0]:
         return ""
@@ -128,7 +139,7 @@ def _reuse_caution(off: Prefix, on: Prefix) -> str:
 def packing_finding(result: Result) -> Finding:
     """Slot time over its lower bound: 1.00× would be perfect."""
     off, on = _parts(result, "packing")
-    if off is None or on is None or off.ratio is None or on.ratio is None:
+    if off is None or on is None or None in (off.ratio, on.ratio) or not comparable(result):
         return _unmeasured("Packing", off, on, lambda p: ratio_text(p.ratio), "slot time")
     before, after = round(off.ratio, 2), round(on.ratio, 2)
     if before == after:
@@ -149,15 +160,15 @@ def packing_finding(result: Result) -> Finding:
 def time_finding(result: Result) -> Finding:
     """Wall time of the two runs."""
     off, on = (_seconds(run) for run in (result.runs.off, result.runs.on))
-    if not off or not on:
-        return _unmeasured("Wall time", off or None, on or None, seconds_text, "wall time")
+    if not off or not on or not comparable(result):
+        return _unmeasured("Wall time", off or None, on or None, seconds_text, "start to stop")
     change = change_text(off, on, "less with the features on", "more", TIME_NOISE)
     slower = change.endswith(" more")
     claim = f"slower, {change} with the features on" if slower else change
     outcome = "same" if change == "no difference" else _outcome(off, on)
     caution = f"One run each; under {100 * TIME_NOISE:.0f} % counts as no difference."
     return Finding(
-        "Wall time", claim, outcome, seconds_text(off), seconds_text(on), "wall time", caution
+        "Wall time", claim, outcome, seconds_text(off), seconds_text(on), "start to stop", caution
     )
 
 
@@ -235,16 +246,30 @@ def verdict_sentence(result: Result) -> str:
     return "Rehearsal failed before its checks were complete"
 
 
+def comparable(result: Result) -> bool:
+    """Whether both runs went through the same phases: one that died early saved nothing."""
+    off, on = (
+        Counter((phase.name, phase.step) for phase in run.phases) if run else None
+        for run in (result.runs.off, result.runs.on)
+    )
+    return off is not None and off == on
+
+
 def _parts(result: Result, name: str) -> tuple:
     runs = (result.runs.off, result.runs.on)
     return tuple(getattr(run, name) if run else None for run in runs)
 
 
 def _unmeasured(subject: str, off, on, text: Callable[..., str], measure: str) -> Finding:
-    both = off is None and on is None
-    where = "" if both else f" with features {'off' if off is None else 'on'}"
     values = [NOT_MEASURED if value is None else text(value) for value in (off, on)]
-    return Finding(subject, f"not measured{where}", "unknown", *values, measure)
+    match [value == NOT_MEASURED for value in values]:
+        case [True, True]:
+            claim = "not measured"
+        case [False, False]:
+            claim = "not comparable, one run did not get as far as the other"
+        case [off_is_missing, _]:
+            claim = f"not measured with features {'off' if off_is_missing else 'on'}"
+    return Finding(subject, claim, "unknown", *values, measure)
 
 
 def _outcome(before: float, after: float) -> Outcome:

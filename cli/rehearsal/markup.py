@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import html
-import re
 from collections.abc import Collection
 from typing import TypeAlias
-
-#: Characters that no HTML document may hold, lone surrogates of undecodable titles included.
-_FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
 
 VOID = frozenset({"br", "col", "hr", "link", "meta"})
 
@@ -23,9 +19,10 @@ Child: TypeAlias = "str | int | float | None | list[Child] | tuple[Child, ...]"
 
 
 def element(name: str, /, *children: Child, **attributes: str | int | float | None) -> Markup:
-    """One element. Children that are no Markup are escaped; None children and attributes are left out.
+    """One element; children and attributes that are None are left out, the others escaped.
 
-    Attribute names are written with `_` for `-`, and `class_` for `class`.
+    Children that are Markup go in as they stand. Attribute names have `_` for `-`; `class_` is
+    the attribute `class`.
     """
     shown = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{escaped(value)}"'
@@ -50,7 +47,7 @@ def join(children: Child) -> Markup:
 
 def escaped(value: str | int | float) -> str:
     """Text for an element or a quoted attribute."""
-    return html.escape(_FORBIDDEN.sub("\ufffd", str(value)), quote=True)
+    return html.escape(str(value), quote=True)
 
 
 def own_text(text: str) -> Markup:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, FiniteFloat
+
+#: Controls but tab and newline, and lone surrogates, which no encoding can carry.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
 
 class _Part(BaseModel):
@@ -42,7 +46,7 @@ class Proof(_Part):
 class Phase(_Part):
     name: str
     step: int | None = None
-    seconds: float
+    seconds: FiniteFloat
 
 
 class Process(_Part):
@@ -95,15 +99,15 @@ class Prefix(_Part):
 
 class Slot(_Part):
     tokens: int
-    cost: float
+    cost: FiniteFloat
 
 
 class PackingStep(_Part):
     """One step: `slots[rank][slot]`; every slot lasts as long as its slowest rank."""
 
     step: int
-    slot_time: float
-    lower_bound: float
+    slot_time: FiniteFloat
+    lower_bound: FiniteFloat
     slots: tuple[tuple[Slot, ...], ...] = ()
 
     @property
@@ -139,7 +143,7 @@ class Run(_Part):
     """One pass over the same work, with some features on."""
 
     features: tuple[str, ...] = ()
-    seconds: float | None = None
+    seconds: FiniteFloat | None = None
     phases: tuple[Phase, ...] = ()
     processes: tuple[Process, ...] = ()
     routes: Routes | None = None
@@ -184,13 +188,18 @@ class Result(_Part):
 
 def read_result(result: dict[str, Any]) -> Result:
     """The typed values of a JSON-able dict; raises pydantic.ValidationError naming the field."""
-    return Result.model_validate(_without_nulls(result))
+    return Result.model_validate(_cleaned(result))
 
 
-def _without_nulls(value: Any) -> Any:
-    """A null is a part that was not measured, the same as one that is not there."""
+def _cleaned(value: Any) -> Any:
+    """Without nulls, which are parts that were not measured, and without control characters.
+
+    Titles of processes are anybody's bytes: they must not steer a terminal or break a document.
+    """
+    if isinstance(value, str):
+        return _CONTROL.sub("\ufffd", value)
     if isinstance(value, dict):
-        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+        return {_cleaned(key): _cleaned(item) for key, item in value.items() if item is not None}
     if isinstance(value, list | tuple):
-        return [_without_nulls(item) for item in value]
+        return [_cleaned(item) for item in value]
     return value

@@ -13,9 +13,9 @@ from miles_periodic.cli.rehearsal.findings import (
     saved_by_feature,
     verdict_sentence,
 )
+from miles_periodic.cli.rehearsal.json_words import machine_facts
 from miles_periodic.cli.rehearsal.markup import Child, Markup, element, table
 from miles_periodic.cli.rehearsal.quantities import (
-    bytes_text,
     count_text,
     number_text,
     seconds_text,
@@ -60,18 +60,6 @@ def verdict(result: Result) -> Markup:
         element("h1", mark(result.passed), verdict_sentence(result)),
         element("ul", [element("li", fact) for fact in facts if fact], class_="facts"),
     )
-
-
-def machine_facts(machine: dict) -> list[str]:
-    """The machine as short phrases; keys that are not known are shown as they are."""
-    words = {
-        "cores": lambda v: f"{v} cores",
-        "memory_bytes": lambda v: f"{bytes_text(float(v))} of memory",
-        "python": lambda v: f"Python {v}",
-        "torch": lambda v: f"torch {v}",
-        "miles": str,
-    }
-    return [words.get(key, lambda v, k=key: f"{k} {v}")(value) for key, value in machine.items()]
 
 
 def checks(result: Result) -> Markup:

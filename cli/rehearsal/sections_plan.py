@@ -1,10 +1,11 @@
-"""The parts of the report that say under which conditions: plan, stand-ins, notes, how to repeat."""
+"""The parts of the report that say under which conditions: plan, stand-ins, how to repeat."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
+from miles_periodic.cli.rehearsal.json_words import dicts_in, place_of, text_of
 from miles_periodic.cli.rehearsal.markup import Child, Markup, element, table
 from miles_periodic.cli.rehearsal.result import Result
 from miles_periodic.cli.rehearsal.sections import section
@@ -13,8 +14,8 @@ DECISIONS = frozenset({"native", "inject", "off", "unsupported"})
 
 
 def plan(result: Result) -> Markup:
-    """Each feature's decision per upstream with its evidence, and the environment it was made for."""
-    features = [feature for feature in _dicts(result.plan.get("features"))]
+    """Each feature's decision per upstream with its evidence, and the environment."""
+    features = dicts_in(result.plan.get("features"))
     if not features:
         return section("plan", "Plan", element("p", "The rehearsal ended before its plan."))
     return section(
@@ -27,7 +28,7 @@ def plan(result: Result) -> Markup:
 
 
 def _feature(feature: Mapping[str, Any]) -> Markup:
-    decisions = [_decision(decision) for decision in _dicts(feature.get("decisions"))]
+    decisions = [_decision(decision) for decision in dicts_in(feature.get("decisions"))]
     return element(
         "article", element("h3", text_of(feature.get("feature"))), decisions, class_="card feature"
     )
@@ -43,7 +44,7 @@ def _decision(decision: Mapping[str, Any]) -> Markup:
         element("strong", text_of(decision.get("upstream"))),
         element("p", text_of(decision.get("reason")), class_="quiet"),
         element("p", element("strong", "What to do: "), remedy) if remedy else None,
-        _evidence(_dicts(decision.get("evidence"))),
+        _evidence(dicts_in(decision.get("evidence"))),
         class_="decision",
     )
 
@@ -62,12 +63,6 @@ def _evidence(evidence: list[Mapping[str, Any]]) -> Markup | None:
     )
 
 
-def place_of(evidence: Mapping[str, Any]) -> str:
-    """`path:line` of a piece of evidence."""
-    line = evidence.get("line")
-    return text_of(evidence.get("path")) + (f":{line}" if line is not None else "")
-
-
 def environment(found: Any) -> Markup | None:
     """What else decided: every entry of the plan's environment, folded away."""
     if not isinstance(found, Mapping) or not found:
@@ -75,20 +70,6 @@ def environment(found: Any) -> Markup | None:
     rows: list[list[Child]] = [[str(name), text_of(value)] for name, value in found.items()]
     content = table("Environment", ["part", "found"], rows, class_="cards")
     return element("details", element("summary", "Environment of the plan"), content)
-
-
-def text_of(value: Any) -> str:
-    """A JSON value as a short phrase: lists with commas, objects as `key value`."""
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, Mapping):
-        pairs = ((key, text_of(item)) for key, item in value.items())
-        return ", ".join(f"{key} {item}" for key, item in pairs if item)
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return ", ".join(filter(None, map(text_of, value)))
-    return str(value)
 
 
 def stand_ins(result: Result) -> Markup:
@@ -102,7 +83,7 @@ def stand_ins(result: Result) -> Markup:
             table("Pieces that were not real", ["piece", "stand-in", "why"], rows, class_="cards")
         ]
     if result.notes:
-        notes = element("ul", [element("li", note) for note in result.notes])
+        notes = element("ul", [element("li", note) for note in result.notes], class_="notes")
         parts += [element("h4", "Notes"), notes]
     return section("stand-ins", "Stand-ins and notes", element("div", parts, class_="card top"))
 
@@ -128,8 +109,3 @@ def reproduce(result: Result) -> Markup:
             " for its numbers.",
         ),
     )
-
-
-def _dicts(value: Any) -> list[Mapping[str, Any]]:
-    """The objects of a JSON list; anything else in it has no fields to show."""
-    return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []

@@ -41,7 +41,9 @@ p{margin:0 0 8px;max-width:72ch} section{margin:56px 0 0} section>p{color:var(--
 code,pre{font-family:ui-monospace,"SF Mono",Menlo,Consolas,"DejaVu Sans Mono",monospace;
 font-size:.86em}
 pre{margin:12px 0;padding:14px 16px;background:var(--soft);border-radius:8px;
-white-space:pre-wrap;overflow-wrap:anywhere}
+white-space:pre;overflow-x:auto}
+p code{white-space:nowrap} .evidence code,.quiet code{white-space:normal}
+li{margin:0} .notes{margin:0;padding-left:20px;font-size:14px} .notes li+li{margin-top:6px}
 a{color:var(--on)} small{font-size:12px;color:var(--quiet);font-weight:400}
 footer{padding-top:40px;padding-bottom:56px;color:var(--quiet);font-size:13px}
 .quiet,.caution,figcaption p{color:var(--quiet);font-size:14px}
@@ -163,6 +165,7 @@ body{background:none;font-size:11pt;print-color-adjust:exact;-webkit-print-color
 main,header,footer{max-width:none;padding:0} header{padding-top:0}
 section{margin-top:28px} .card{break-inside:avoid;border-color:#bbb} h2,h3,h4{break-after:avoid}
 .feature{break-inside:auto} tr,.decision{break-inside:avoid} .table{overflow:visible}
+pre{white-space:pre-wrap}
 details::details-content{content-visibility:visible;height:auto}
 }
 """
