@@ -135,6 +135,15 @@ class TrainingStep(_Part):
     grad_norm: float | None = None
 
 
+#: Fields of a training step to the words for them.
+METRICS = {
+    "log_prob_difference": "log-prob difference",
+    "reward": "reward",
+    "loss": "loss",
+    "grad_norm": "gradient norm",
+}
+
+
 class Training(_Part):
     per_step: tuple[TrainingStep, ...] = ()
 

@@ -21,14 +21,7 @@ from miles_periodic.cli.rehearsal.quantities import (
     seconds_text,
     time_text,
 )
-from miles_periodic.cli.rehearsal.result import Check, Result, TrainingStep
-
-METRICS = {
-    "log_prob_difference": "log-prob difference",
-    "reward": "reward",
-    "loss": "loss",
-    "grad_norm": "gradient norm",
-}
+from miles_periodic.cli.rehearsal.result import METRICS, Check, Result, TrainingStep
 
 
 def section(name: str, title: str, *content: Child) -> Markup:
@@ -129,15 +122,16 @@ def proof(result: Result) -> Markup:
 
 
 def training(result: Result) -> Markup | None:
-    """Metrics of each training step, off and on side by side."""
-    rows: list[list[Child]] = []
-    for run in RUNS:
-        part = getattr(result.runs, run)
-        if part and part.training:
-            rows += [_training_row(run, step) for step in part.training.per_step]
-    if not rows:
+    """Metrics of each training step, off and on one below the other."""
+    steps = [
+        (step.step, run, step)
+        for run in RUNS
+        if (part := getattr(result.runs, run)) and part.training
+        for step in part.training.per_step
+    ]
+    if not steps:
         return None
-    rows.sort(key=lambda row: str(row[0]))
+    rows = [_training_row(run, step) for _, run, step in sorted(steps, key=lambda s: s[:2])]
     head = ["step", *METRICS.values()]
     content = table("Training steps", head, rows, {1, 2, 3, 4}, class_="cards")
     card = element("div", content, _weight_versions(result), class_="card")

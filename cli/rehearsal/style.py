@@ -130,7 +130,7 @@ figure .legend svg{width:12px;height:12px;margin:0;flex:none;overflow:hidden;bor
 .reused{fill:var(--reused)} .reprefilled{fill:var(--reprefilled)} .stale{fill:var(--stale)}
 .box{stroke:var(--card);stroke-width:1.5} .waiting{fill:url(#hatch)}
 .stripe{stroke:var(--hatch);stroke-width:2.4}
-.bound{stroke:var(--bound);stroke-width:1.5;stroke-dasharray:4 3}
+.bound{stroke:var(--bound);stroke-width:2}
 .casing{stroke:var(--card);stroke-width:4.5}
 .legend rect.bound{fill:var(--bound);stroke:none;transform:scaleX(.17);transform-origin:center}
 .dot-consulted{fill:var(--on)} .dot-applied{fill:none;stroke:var(--on);stroke-width:2}

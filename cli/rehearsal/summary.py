@@ -21,10 +21,11 @@ from miles_periodic.cli.rehearsal.json_words import dicts_in, machine_facts, tex
 from miles_periodic.cli.rehearsal.quantities import (
     NOT_MEASURED,
     change_text,
+    number_text,
     seconds_text,
     time_text,
 )
-from miles_periodic.cli.rehearsal.result import Process, Result, read_result
+from miles_periodic.cli.rehearsal.result import METRICS, Process, Result, read_result
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -40,7 +41,7 @@ def print_summary(result: dict[str, Any], console: Console) -> None:
     Raises pydantic.ValidationError, naming the field, where the result is none.
     """
     read = read_result(result)
-    tables = (_plan(read), _processes(read), _stand_ins(read), _phases(read))
+    tables = (_plan(read), _processes(read), _stand_ins(read), _phases(read), _training(read))
     _print_tables(console, tables)
     for note in read.notes:
         console.print(Text.assemble(("note ", "dim"), note))
@@ -159,6 +160,19 @@ def _phases(result: Result) -> Table:
         known = before is not None and after is not None
         change = change_text(before, after, "less", "more", TIME_NOISE) if known else NOT_MEASURED
         _add(table, name, seconds_text(before), seconds_text(after), change)
+    return table
+
+
+def _training(result: Result) -> Table:
+    table = _table("Training steps", "step", *METRICS.values(), numbers=(1, 2, 3, 4))
+    rows = [
+        (step.step, run, [number_text(getattr(step, metric)) for metric in METRICS])
+        for run in ("off", "on")
+        if (part := getattr(result.runs, run)) and part.training
+        for step in part.training.per_step
+    ]
+    for step, run, metrics in sorted(rows):
+        _add(table, f"{step}, {run}", *metrics)
     return table
 
 
