@@ -26,8 +26,9 @@ ROW = 24
 ROW_GAP = 4
 TITLE = 24
 PANEL_GAP = 16
-#: Per cent of the width from which a box has room for its number of tokens.
+#: Per cent of the width from which a box has room for its number of tokens, and on phones.
 ROOM_FOR_TEXT = 9.0
+ROOM_ON_PHONES = 18.0
 
 
 def packing_picture(result: Result) -> Markup:
@@ -132,7 +133,8 @@ def _rank_row(
             shapes.append(bar(x + width, y, whole - width, ROW, "waiting box", wait))
         if width >= ROOM_FOR_TEXT:
             words = count_text(slot.tokens)
-            shapes.append(label(words, y + 16, f"on-{run}", x=x, dx=8))
+            class_ = f"on-{run}" if width >= ROOM_ON_PHONES else f"on-{run} tight"
+            shapes.append(label(words, y + 16, class_, x=x, dx=8))
         x += whole
     return shapes
 

@@ -28,6 +28,8 @@ Outcome = Literal["better", "same", "worse", "mixed", "unknown"]
 UNEQUAL_WORK = 0.02
 #: Relative change of wall time that one run on a shared machine cannot tell from noise.
 TIME_NOISE = 0.05
+#: Names that a sentence lists before it says how many more there are.
+MAX_NAMES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +103,7 @@ def prefix_finding(result: Result) -> Finding:
     outcome = "same" if not outcomes else outcomes.pop() if len(outcomes) == 1 else "mixed"
     return Finding(
         "Prefixes",
-        ", ".join(claims) or "no difference in stale or re-prefilled tokens",
+        "; ".join(claims) or "no difference in stale or re-prefilled tokens",
         outcome,
         _reuse(off),
         _reuse(on),
@@ -186,8 +188,13 @@ def processes_finding(result: Result) -> Finding:
         return Finding("Bindings", claim, "unknown", _reach(off), NOT_MEASURED, "bindings applied")
     claim = f"{_reach(on)}; {_reach(off)} with features off"
     silent = never_consulted(on)
-    caution = f"Applied and never consulted: {', '.join(silent)}." if silent else ""
+    caution = f"Applied and never consulted: {_first_names(silent)}." if silent else ""
     return Finding("Bindings", claim, "same", _reach(off), _reach(on), "bindings applied", caution)
+
+
+def _first_names(names: list[str]) -> str:
+    more = f" and {len(names) - MAX_NAMES:,} more" if len(names) > MAX_NAMES else ""
+    return ", ".join(names[:MAX_NAMES]) + more
 
 
 def never_consulted(run: Run) -> list[str]:

@@ -105,7 +105,8 @@ def _card(slug: str, finding: Finding | None) -> Markup:
 def proof(result: Result) -> Markup:
     """The training data of both runs compared, and the metrics that came of them."""
     finding = proof_finding(result)
-    parts: list[Child] = [element("h3", finding.sentence)]
+    sign = mark(result.proof.equal) if result.proof else None
+    parts: list[Child] = [element("h3", sign, finding.sentence)]
     if found := result.proof:
         names = [element("li", mark(equal), name) for name, equal in found.fields.items()]
         rollout = "" if found.rollout is None else f"Rollout {found.rollout}. "
@@ -117,7 +118,10 @@ def proof(result: Result) -> Markup:
             else None,
         ]
     return section(
-        "proof", "The same training data", element("div", parts, class_="card"), training(result)
+        "proof",
+        "Training data, off against on",
+        element("div", parts, class_="card"),
+        training(result),
     )
 
 

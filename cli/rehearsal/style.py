@@ -1,6 +1,6 @@
 """How the report looks: one stylesheet for light, dark, narrow screens and paper.
 
-The hues are Okabe and Ito's, which people with any colour vision can tell apart; nothing is said
+The hues are Okabe and Ito's, darkened to 3 to 1 against the card, which people with any colour vision can tell apart; nothing is said
 by hue alone. Text keeps a contrast of at least 4.5 to 1 in both themes.
 """
 
@@ -8,11 +8,11 @@ from __future__ import annotations
 
 _LIGHT = """
 --page:#f7f7f5; --card:#ffffff; --ink:#1b1f24; --quiet:#59626d; --line:#e2e4e7; --soft:#f1f2f4;
---off:#6d7681; --on:#0067a8; --on-off:#ffffff; --on-on:#ffffff; --track:#e3e6ea; --hatch:#a5adb7;
+--off:#6d7681; --on:#0067a8; --on-off:#ffffff; --on-on:#ffffff; --track:#e3e6ea; --hatch:#8b949e;
 --good:#00694c; --bad:#ad3b00; --bound:#1b1f24;
---reused:#0072b2; --reprefilled:#e69f00; --stale:#d55e00;
---start:#c3c8ce; --first-update:#8fd0b8; --generate:#0072b2; --train:#e69f00; --update:#009e73;
---save:#cc79a7; --stop:#8b939c; --other:#56b4e9;
+--reused:#0072b2; --reprefilled:#c98200; --stale:#c44f00;
+--start:#8f98a2; --first-update:#43a283; --generate:#0072b2; --train:#c98200; --update:#006b4f;
+--save:#c06695; --stop:#5f6872; --other:#2f8fc4;
 """
 
 _DARK = """
@@ -20,7 +20,7 @@ _DARK = """
 --off:#98a2ad; --on:#5fb0ee; --on-off:#11151a; --on-on:#0b1620; --track:#2b3138; --hatch:#6b7580;
 --good:#4fc9a1; --bad:#ff9a66; --bound:#ffffff;
 --reused:#4aa3e0; --reprefilled:#f0b840; --stale:#f07a33;
---start:#565e68; --first-update:#2c7a62; --generate:#4aa3e0; --train:#f0b840; --update:#2bc49a;
+--start:#68727d; --first-update:#2c7a62; --generate:#4aa3e0; --train:#f0b840; --update:#2bc49a;
 --save:#dc9bc0; --stop:#7b848e; --other:#8fd0f7;
 """
 
@@ -86,7 +86,7 @@ font-size:13px;font-weight:600;white-space:nowrap}
 border-top:1px solid var(--line)}
 .verdicts li:first-child{border-top:0;padding-top:0} .verdicts li:last-child{padding-bottom:0}
 .verdicts .mark{margin:.35em 0 0} .verdicts strong{font-weight:600}
-.verdicts p{grid-column:2;margin:0;color:var(--quiet);font-size:14px;white-space:pre-line}
+.verdicts p{grid-column:2;margin:0;color:var(--quiet);font-size:14px;white-space:pre-wrap}
 .facts-table{display:grid;grid-template-columns:minmax(110px,auto) 1fr;gap:6px 20px;margin:0;
 font-size:14px}
 .facts-table dt{color:var(--quiet)} .facts-table dd{margin:0}
@@ -126,7 +126,7 @@ font-size:13px;color:var(--quiet)}
 .legend li{display:flex;align-items:center;gap:7px}
 figure .legend svg{width:12px;height:12px;margin:0;flex:none;overflow:hidden;border-radius:3px}
 .dot svg{width:18px;flex:none}
-.run-off{fill:var(--off)} .run-on{fill:var(--on)} .track{fill:var(--track)}
+.run-off{fill:var(--off)} .run-on{fill:var(--on)} .track{fill:var(--track);stroke:var(--hatch);stroke-width:1}
 .reused{fill:var(--reused)} .reprefilled{fill:var(--reprefilled)} .stale{fill:var(--stale)}
 .box{stroke:var(--card);stroke-width:1.5} .waiting{fill:url(#hatch)}
 .stripe{stroke:var(--hatch);stroke-width:2.4}
@@ -146,6 +146,8 @@ _NARROW = """
 main,header,footer{padding-left:16px;padding-right:16px}
 header{padding-top:32px} h1{font-size:27px} section{margin-top:44px}
 .card{padding:18px 16px} .grid{grid-template-columns:minmax(0,1fr);gap:14px}
+.tight{display:none} .matrix code{white-space:normal}
+.matrix th:first-child{min-width:116px;max-width:150px;overflow-wrap:anywhere}
 .cards thead{position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%)}
 .cards table,.cards caption,.cards tbody,.cards tr,.cards th,.cards td{display:block}
 .cards th,.cards td{overflow-wrap:anywhere} .cards td>*{min-width:0}

@@ -5,6 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
 from miles_periodic.cli.rehearsal.findings import (
     TIME_NOISE,
     Finding,
@@ -26,10 +31,6 @@ from miles_periodic.cli.rehearsal.quantities import (
     time_text,
 )
 from miles_periodic.cli.rehearsal.result import METRICS, Process, Result, read_result
-from rich import box
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 STYLES = {"better": "green", "worse": "red", "mixed": "yellow", "same": "", "unknown": "yellow"}
 DECISION_STYLES = {"native": "green", "inject": "cyan", "off": "dim", "unsupported": "red"}
