@@ -19,9 +19,12 @@ def text_of(value: Any) -> str:
         return ""
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, Mapping) and value.get("present") is False:
+        return "not present"
     if isinstance(value, Mapping):
-        pairs = ((key, text_of(item)) for key, item in value.items())
-        return ", ".join(f"{key} {item}" for key, item in pairs if item)
+        pairs = ((key, text_of(item)) for key, item in value.items() if key != "present")
+        known = ", ".join(f"{key} {item}" for key, item in pairs if item)
+        return known or ("present" if value.get("present") else "")
     if isinstance(value, Sequence) and not isinstance(value, str):
         return ", ".join(filter(None, map(text_of, value)))
     return str(value)
@@ -37,7 +40,7 @@ def machine_facts(machine: dict) -> list[str]:
     """The machine as short phrases; keys that are not known are shown as they are."""
     words = {
         "cores": lambda v: f"{v} cores",
-        "memory_bytes": lambda v: f"{bytes_text(float(v))} of memory",
+        "memory_bytes": lambda v: f"{bytes_text(v) if isinstance(v, int | float) else v} of memory",
         "python": lambda v: f"Python {v}",
         "torch": lambda v: f"torch {v}",
         "miles": str,

@@ -1,7 +1,7 @@
 """How the report looks: one stylesheet for light, dark, narrow screens and paper.
 
-The hues are Okabe and Ito's, darkened to 3 to 1 against the card, which people with any colour vision can tell apart; nothing is said
-by hue alone. Text keeps a contrast of at least 4.5 to 1 in both themes.
+The hues are Okabe and Ito's, which people with any colour vision can tell apart, darkened to a
+contrast of 3 to 1 on light cards; nothing is said by hue alone. Text keeps at least 4.5 to 1.
 """
 
 from __future__ import annotations
@@ -126,7 +126,8 @@ font-size:13px;color:var(--quiet)}
 .legend li{display:flex;align-items:center;gap:7px}
 figure .legend svg{width:12px;height:12px;margin:0;flex:none;overflow:hidden;border-radius:3px}
 .dot svg{width:18px;flex:none}
-.run-off{fill:var(--off)} .run-on{fill:var(--on)} .track{fill:var(--track);stroke:var(--hatch);stroke-width:1}
+.run-off{fill:var(--off)} .run-on{fill:var(--on)}
+.track{fill:var(--track);stroke:var(--hatch);stroke-width:1}
 .reused{fill:var(--reused)} .reprefilled{fill:var(--reprefilled)} .stale{fill:var(--stale)}
 .box{stroke:var(--card);stroke-width:1.5} .waiting{fill:url(#hatch)}
 .stripe{stroke:var(--hatch);stroke-width:2.4}
@@ -142,12 +143,12 @@ rect.dot-applied{stroke-width:5}
 """
 
 _NARROW = """
-@media (max-width:760px){
+@media screen and (max-width:760px){
 main,header,footer{padding-left:16px;padding-right:16px}
 header{padding-top:32px} h1{font-size:27px} section{margin-top:44px}
 .card{padding:18px 16px} .grid{grid-template-columns:minmax(0,1fr);gap:14px}
 .tight{display:none} .matrix code{white-space:normal}
-.matrix th:first-child{min-width:116px;max-width:150px;overflow-wrap:anywhere}
+.matrix th:first-child{min-width:136px;max-width:150px;overflow-wrap:anywhere}
 .cards thead{position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%)}
 .cards table,.cards caption,.cards tbody,.cards tr,.cards th,.cards td{display:block}
 .cards th,.cards td{overflow-wrap:anywhere} .cards td>*{min-width:0}
@@ -165,8 +166,11 @@ _PAPER = """
 @media print{
 body{background:none;font-size:11pt;print-color-adjust:exact;-webkit-print-color-adjust:exact}
 main,header,footer{max-width:none;padding:0} header{padding-top:0}
-section{margin-top:28px} .card{break-inside:avoid;border-color:#bbb} h2,h3,h4{break-after:avoid}
-.feature{break-inside:auto} tr,.decision{break-inside:avoid} .table{overflow:visible}
+section{margin-top:28px} .card{border-color:#bbb} h2,h3,h4,summary,caption{break-after:avoid}
+.saved,.decision,.verdicts li,figcaption,svg,tr{break-inside:avoid} .table{overflow:visible}
+.grid{display:block} .grid>*+*{margin-top:14px} .matrix th:first-child{position:static}
+.grid.three{display:grid;gap:14px;grid-template-columns:repeat(3,minmax(0,1fr))}
+.grid.three>*{margin:0} .card{padding:16px}
 pre{white-space:pre-wrap}
 details::details-content{content-visibility:visible;height:auto}
 }

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -178,6 +178,7 @@ OPTIONAL = [
 ]
 
 
+@settings(max_examples=60, deadline=None)
 @given(st.sets(st.sampled_from(OPTIONAL)))
 def test_any_part_may_be_missing(missing):
     result = copy.deepcopy(EXAMPLE)
