@@ -96,7 +96,7 @@ width:max-content;max-width:100%;padding:4px 0}
 """
 
 _TABLES = """
-.table{overflow-x:auto;margin-top:12px}
+.table{position:relative;overflow-x:auto;margin-top:12px}
 table{border-collapse:collapse;width:100%;font-size:14px}
 caption{text-align:left;color:var(--quiet);font-size:13px;padding:0 0 8px}
 th,td{text-align:left;padding:8px 16px 8px 0;border-top:1px solid var(--line);vertical-align:top;
