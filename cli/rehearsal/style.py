@@ -167,7 +167,8 @@ _PAPER = """
 body{background:none;font-size:11pt;print-color-adjust:exact;-webkit-print-color-adjust:exact}
 main,header,footer{max-width:none;padding:0} header{padding-top:0}
 section{margin-top:28px} .card{border-color:#bbb} h2,h3,h4,summary,caption{break-after:avoid}
-.saved,.decision,.verdicts li,figcaption,svg,tr{break-inside:avoid} .table{overflow:visible}
+.saved,.decision,.verdicts li,figcaption,svg,tr{break-inside:avoid}
+.legend{break-after:avoid} .table{overflow:visible}
 .grid{display:block} .grid>*+*{margin-top:14px} .matrix th:first-child{position:static}
 .grid.three{display:grid;gap:14px;grid-template-columns:repeat(3,minmax(0,1fr))}
 .grid.three>*{margin:0} .card{padding:16px}
