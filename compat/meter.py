@@ -75,7 +75,9 @@ async def _metered_post(folder: Path, post, args, kwargs):
 
 
 def _request_parts(request: dict, meta: dict) -> dict[str, Any]:
+    asked = {key: value for key, value in request.items() if "routed_experts" in key}
     return {
+        "routes_request_bytes": len(json.dumps(asked)) if asked else 0,
         "tokens": list(request["input_ids"]),
         "new_tokens": [item[1] for item in meta.get("output_token_logprobs") or ()],
         "salt": request.get("extra_key"),

@@ -51,7 +51,7 @@ def step_of(record: Record, phases: Sequence[Mapping[str, Any]]) -> int | None:
 
 
 def measure_routes(requests: Sequence[Record], bytes_per_row: int) -> dict[str, Any]:
-    """Bytes and rows of routed experts that crossed the wire.
+    """Bytes and rows of routed experts that crossed the wire; sent: what asked for them.
 
     bytes_per_row: of one row as int32 (4 x num_layers x top_k); on the wire they are base64.
     """
@@ -63,6 +63,7 @@ def measure_routes(requests: Sequence[Record], bytes_per_row: int) -> dict[str, 
     return {
         "requests": len(requests),
         "bytes_received": sum(entry["bytes"] for entry in per_turn.values()),
+        "bytes_sent": sum(r["routes_request_bytes"] for r in requests),
         "rows_received": sum(entry["rows"] for entry in per_turn.values()),
         "rows_trained": sum(len(r["tokens"]) + len(r["new_tokens"]) - 1 for r in _last(requests)),
         "per_turn": [{"turn": turn, **per_turn[turn]} for turn in sorted(per_turn)],
@@ -80,8 +81,8 @@ def measure_prefixes(
     """Per step: prompt tokens, those reused from the KV cache, prefilled again, and stale.
 
     Prefilled again: a later turn's tokens whose KV its own earlier turns had computed and that
-    the cache no longer had. Stale: reused tokens whose KV was computed under another weight
-    version than the one that the rollout started under.
+    the cache no longer had. Stale: tokens taken from the cache whose KV was computed under
+    another weight version than the one that the rollout started under; not counted as reused.
     """
     ages = KVAges()
     per_step: dict[int, dict[str, int]] = {}
@@ -96,9 +97,10 @@ def measure_prefixes(
             {"prompt_tokens": 0, "reused": 0, "reprefilled": 0, "stale": 0},
         )
         entry["prompt_tokens"] += len(request["tokens"])
-        entry["reused"] += cached
         entry["reprefilled"] += max(_kv_tokens(before.get(request["rollout"])) - cached, 0)
-        entry["stale"] += ages.stale(request, cached, version)
+        stale = ages.stale(request, cached, version)
+        entry["reused"] += cached - stale
+        entry["stale"] += stale
         ages.add(request)
         before[request["rollout"]] = request
     return [{"step": step, **per_step[step]} for step in sorted(per_step)]
