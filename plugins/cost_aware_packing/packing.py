@@ -35,6 +35,7 @@ from miles_periodic.plugins.cost_aware_packing.validation import (
 
 NUM_SLOT_COUNTS_COMPARED = 2
 CLOSE_RATIO = 1.01
+WORTH_A_SLOT = 1.005
 FEWEST_TRIES = 2
 MOST_SAMPLES_FILLED = 20_000
 
@@ -169,7 +170,7 @@ def _first_packing(problem: StepProblem, floor: float) -> tuple[np.ndarray, int]
 
     Merging two slots never adds slot time, so more slots than the cap asks for rarely help; one
     count more is compared because a full cap leaves no choice of what goes where, and taken if it
-    gains a percent, for each slot has costs of its own that no sample shows.
+    gains half a percent, for each slot has costs of its own that no sample shows.
     """
     best: tuple[float, int, np.ndarray] | None = None
     num_slots, stride, num_fit = problem.fewest_slots, problem.slot_multiple, 0
@@ -177,7 +178,7 @@ def _first_packing(problem: StepProblem, floor: float) -> tuple[np.ndarray, int]
         filled = _best_filling(problem, num_slots, floor)
         if filled is not None:
             num_fit += 1
-            if best is None or filled[0] * CLOSE_RATIO < best[0]:
+            if best is None or filled[0] * WORTH_A_SLOT < best[0]:
                 best = filled
             if best[0] <= CLOSE_RATIO * floor:
                 break
