@@ -57,6 +57,33 @@ BINDINGS: dict[str, Binding] = {
             ),
         ),
         Binding(
+            name="server/carry-start",
+            upstream="sglang",
+            target=(
+                "sglang.srt.managers.tokenizer_manager:TokenizerManager._create_tokenized_object"
+            ),
+            adapter=f"{_ADAPTERS}.server_routes:carry",
+        ),
+        Binding(
+            name="server/remember-start",
+            upstream="sglang",
+            target="sglang.srt.managers.scheduler:Scheduler.handle_generate_request",
+            adapter=f"{_ADAPTERS}.server_routes:remember",
+        ),
+        Binding(
+            name="server/collect-from-start",
+            upstream="sglang",
+            target=(
+                "sglang.srt.managers.scheduler_output_processor_mixin:"
+                "SchedulerOutputProcessorMixin.maybe_collect_routed_experts"
+            ),
+            adapter=f"{_ADAPTERS}.server_routes:collect",
+            relies_on=(
+                "sglang.srt.layers.moe.routed_experts_capturer:"
+                "_RoutedExpertsCapturerReal.get_routed_experts",
+            ),
+        ),
+        Binding(
             name="training/routed-experts",
             upstream="miles",
             target="miles.backends.training_utils.data:get_rollout_data",
@@ -95,6 +122,11 @@ ALWAYS: dict[str, tuple[str, ...]] = {"miles": ("launch/muster",)}
 #: Feature slug to upstream to the names of the bindings that an `Inject` there puts in.
 FEATURE_BINDINGS: dict[str, dict[str, tuple[str, ...]]] = {
     "delta-router-replay": {
+        "sglang": (
+            "server/carry-start",
+            "server/remember-start",
+            "server/collect-from-start",
+        ),
         "miles": (
             "launch/arguments",
             "rollout/scope",

@@ -145,7 +145,7 @@ def measure_training(records: Iterable[Record]) -> list[dict[str, float]]:
         "loss": ("train/loss",),
         "grad_norm": ("train/grad_norm",),
         "log_prob_difference": ("train/train_rollout_logprob_abs_diff",),
-        "reward": ("rollout/raw_reward", "rollout/rewards"),
+        "reward": ("rollout/raw_reward",),
     }
     per_step: dict[int, dict[str, float]] = {}
     for record in records:
