@@ -1,0 +1,166 @@
+"""Names in some folders of a tree: which classes own an attribute, and of which class a value is."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Sequence
+from functools import cached_property, lru_cache
+
+from miles_periodic.compat.tree import SourceModule, Tree, read_text
+from miles_periodic.hooks.decisions import Evidence
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+class Scopes:
+    """The modules below some folders of a tree, searched by text first and parsed on demand."""
+
+    def __init__(self, tree: Tree, folders: Sequence[str]) -> None:
+        self.tree = tree
+        self.folders = tuple(folders)
+        self._owners: dict[str, dict[str, Evidence]] = {}
+
+    @cached_property
+    def _defined(self) -> dict[tuple[str, str], list[SourceModule]]:
+        """("class" or "def", name) to the modules whose text defines it."""
+        pattern = re.compile(r"^[ \t]*(?:async[ \t]+)?(class|def)[ \t]+(\w+)", re.MULTILINE)
+        found: dict[tuple[str, str], list[SourceModule]] = {}
+        for module in self.tree.containing("", *self.folders):
+            for kind, name in set(pattern.findall(read_text(module.path))):
+                found.setdefault((kind, name), []).append(module)
+        return found
+
+    @lru_cache(maxsize=512)  # noqa: B019 - a Scopes lives as long as one plan
+    def mentioning(self, name: str) -> tuple[SourceModule, ...]:
+        """The modules in whose text `name` stands as a word."""
+        word = re.compile(rf"\b{re.escape(name)}\b")
+        candidates = self.tree.containing(name, *self.folders)
+        return tuple(module for module in candidates if word.search(module.text))
+
+    def classes(self, name: str) -> Iterator[tuple[SourceModule, ast.ClassDef]]:
+        """Every class of that name."""
+        for module in self._defined.get(("class", name), ()):
+            for node in ast.walk(module.syntax):
+                if isinstance(node, ast.ClassDef) and node.name == name:
+                    yield module, node
+
+    def functions(self, name: str) -> Iterator[tuple[SourceModule, Function]]:
+        """Every function and method of that name."""
+        for module in self._defined.get(("def", name), ()):
+            for node in ast.walk(module.syntax):
+                if isinstance(node, FUNCTIONS) and node.name == name:
+                    yield module, node
+
+    def lineage(self, name: str) -> tuple[tuple[SourceModule, ast.ClassDef], ...]:
+        """The classes of that name and, behind them, the bases that the folders define."""
+        found: list[tuple[SourceModule, ast.ClassDef]] = []
+        names, seen = [name], set()
+        while names:
+            current = names.pop(0)
+            if current not in seen:
+                seen.add(current)
+                classes = list(self.classes(current))
+                found += classes
+                names += [n for _, node in classes for base in node.bases for n in words(base)]
+        return tuple(found)
+
+    def related(self, one: str, other: str) -> bool:
+        """Whether the classes are one, or one is a base of the other."""
+        return (
+            one == other
+            or any(node.name == other for _, node in self.lineage(one))
+            or any(node.name == one for _, node in self.lineage(other))
+        )
+
+    def owners(self, attribute: str) -> dict[str, Evidence]:
+        """Class name to the place where the class declares, sets or defines `attribute`."""
+        if attribute not in self._owners:
+            found: dict[str, Evidence] = {}
+            for module in self.mentioning(attribute):
+                for node in ast.walk(module.syntax):
+                    owner = _owner_made_by(module, node, attribute)
+                    if owner:
+                        what = f"{owner}.{attribute}"
+                        found.setdefault(owner, module.evidence(node, what))
+            self._owners[attribute] = found
+        return self._owners[attribute]
+
+
+def _owner_made_by(module: SourceModule, node: ast.AST, attribute: str) -> str:
+    """The class to which a statement gives `attribute`, or an empty string."""
+    parent = module.parents.get(node)
+    if isinstance(parent, ast.ClassDef):
+        declared = isinstance(node, ast.AnnAssign) and words(node.target) == [attribute]
+        defined = isinstance(node, FUNCTIONS) and node.name == attribute
+        return parent.name if declared or defined else ""
+    stored = isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
+    if stored and node.attr == attribute and words(node.value) == ["self"]:
+        owner = module.enclosing(node, ast.ClassDef)
+        return owner.name if isinstance(owner, ast.ClassDef) else ""
+    return ""
+
+
+def words(node: ast.AST | None) -> list[str]:
+    """The names in an annotation or expression, names inside string annotations included."""
+    if node is None:
+        return []
+    found = []
+    for part in ast.walk(node):
+        if isinstance(part, ast.Name):
+            found.append(part.id)
+        elif isinstance(part, ast.Attribute):
+            found.append(part.attr)
+        elif isinstance(part, ast.Constant) and isinstance(part.value, str):
+            found += re.findall(r"\w+", part.value)
+    return found
+
+
+def types_of(value: ast.expr, module: SourceModule) -> set[str]:
+    """Class names that the source gives for a value; empty where it says nothing.
+
+    Looks at `self`, annotations of parameters and variables, `x = Class(...)`, `isinstance`, and the
+    annotation of what a loop runs over.
+    """
+    if isinstance(value, ast.Call):
+        return set(words(value.func)[:1])
+    if not isinstance(value, ast.Name):
+        return set()
+    found: set[str] = set()
+    scope = module.enclosing(value, *FUNCTIONS)
+    while scope is not None:
+        found |= _types_in(scope, value.id, module)
+        scope = module.enclosing(scope, *FUNCTIONS)
+    return found
+
+
+def _types_in(function: Function, name: str, module: SourceModule) -> set[str]:
+    arguments = function.args
+    every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+    annotated = [a for a in every if a.arg == name and a.annotation is not None]
+    if annotated:
+        return set(words(annotated[0].annotation))
+    if name == "self":
+        owner = module.parents.get(function)
+        return {owner.name} if isinstance(owner, ast.ClassDef) else set()
+    found: set[str] = set()
+    for node in ast.walk(function):
+        found |= _types_from(node, name, module)
+    return found
+
+
+def _types_from(node: ast.AST, name: str, module: SourceModule) -> set[str]:
+    """What one statement or expression says about the type of the variable `name`."""
+    match node:
+        case ast.Assign(targets=[ast.Name(id=target)], value=ast.Call(func=callee)):
+            return set(words(callee)) if target == name else set()
+        case ast.AnnAssign(target=ast.Name(id=target), annotation=annotation):
+            return set(words(annotation)) if target == name else set()
+        case ast.Call(func=ast.Name(id="isinstance"), args=[ast.Name(id=target), kinds]):
+            return set(words(kinds)) if target == name else set()
+        case ast.For(target=ast.Name(id=target), iter=ast.Name() as over):
+            return types_of(over, module) if target == name and over.id != name else set()
+        case ast.comprehension(target=ast.Name(id=target), iter=ast.Name() as over):
+            return types_of(over, module) if target == name and over.id != name else set()
+    return set()
