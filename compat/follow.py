@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from miles_periodic.compat.scopes import Scopes, types_of
 from miles_periodic.compat.tree import SourceModule, Tree
-from miles_periodic.compat.uses import Carried, Consumed, Place, uses_of
+from miles_periodic.compat.uses import Carried, Consumed, Place, reads_in, uses_of
 from miles_periodic.hooks.decisions import Evidence
 
 
@@ -78,7 +78,7 @@ class _Search:
             if len(step.path) >= len(last.path):
                 last = step
             for module, read in self._reads(step.place):
-                for use in uses_of(read, module, self.scopes):
+                for use in uses_of(read, step.place.name, module, self.scopes):
                     shown = module.evidence(use.node, _described(module, use))
                     if isinstance(use, Consumed):
                         if step.passed or not self.through:
@@ -106,10 +106,8 @@ class _Search:
     def _reads(self, place: Place) -> Iterator[tuple[SourceModule, ast.expr]]:
         """Every expression that reads a place."""
         if place.scope is not None and place.module is not None:
-            for node in ast.walk(place.scope):
-                is_load = isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
-                if is_load and node.id == place.name:
-                    yield place.module, node
+            for read in reads_in(place):
+                yield place.module, read
             return
         for module in self.scopes.mentioning(place.name):
             for read in module.attribute_loads.get(place.name, ()):

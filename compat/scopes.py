@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Sequence
-from functools import cached_property, lru_cache
+from collections.abc import Sequence
+from functools import cache, cached_property
 
 from miles_periodic.compat.tree import SourceModule, Tree, read_text
 from miles_periodic.hooks.decisions import Evidence
@@ -32,27 +32,38 @@ class Scopes:
                 found.setdefault((kind, name), []).append(module)
         return found
 
-    @lru_cache(maxsize=512)  # noqa: B019 - a Scopes lives as long as one plan
+    @cache  # noqa: B019 - a Scopes lives no longer than one probe
     def mentioning(self, name: str) -> tuple[SourceModule, ...]:
         """The modules in whose text `name` stands as a word."""
         word = re.compile(rf"\b{re.escape(name)}\b")
         candidates = self.tree.containing(name, *self.folders)
         return tuple(module for module in candidates if word.search(module.text))
 
-    def classes(self, name: str) -> Iterator[tuple[SourceModule, ast.ClassDef]]:
+    @cache  # noqa: B019
+    def classes(self, name: str) -> tuple[tuple[SourceModule, ast.ClassDef], ...]:
         """Every class of that name."""
-        for module in self._defined.get(("class", name), ()):
-            for node in ast.walk(module.syntax):
-                if isinstance(node, ast.ClassDef) and node.name == name:
-                    yield module, node
+        modules = self._defined.get(("class", name), ())
+        return tuple((m, node) for m in modules for node in m.classes if node.name == name)
 
-    def functions(self, name: str) -> Iterator[tuple[SourceModule, Function]]:
+    @cache  # noqa: B019
+    def functions(self, name: str) -> tuple[tuple[SourceModule, Function], ...]:
         """Every function and method of that name."""
-        for module in self._defined.get(("def", name), ()):
-            for node in ast.walk(module.syntax):
-                if isinstance(node, FUNCTIONS) and node.name == name:
-                    yield module, node
+        modules = self._defined.get(("def", name), ())
+        return tuple((m, node) for m in modules for node in m.functions if node.name == name)
 
+    @cache  # noqa: B019
+    def aliased(self, name: str) -> str:
+        """The class to which a variable or attribute of that name is set, or an empty string."""
+        for module in self.mentioning(name):
+            for node in ast.walk(module.syntax):
+                if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Name):
+                    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                    named = any(words(t)[:1] == [name] for t in targets)
+                    if named and self.classes(node.value.id):
+                        return node.value.id
+        return ""
+
+    @cache  # noqa: B019
     def lineage(self, name: str) -> tuple[tuple[SourceModule, ast.ClassDef], ...]:
         """The classes of that name and, behind them, the bases that the folders define."""
         found: list[tuple[SourceModule, ast.ClassDef]] = []
@@ -61,11 +72,12 @@ class Scopes:
             current = names.pop(0)
             if current not in seen:
                 seen.add(current)
-                classes = list(self.classes(current))
+                classes = self.classes(current)
                 found += classes
                 names += [n for _, node in classes for base in node.bases for n in words(base)]
         return tuple(found)
 
+    @cache  # noqa: B019
     def related(self, one: str, other: str) -> bool:
         """Whether the classes are one, or one is a base of the other."""
         return (

@@ -160,6 +160,17 @@ class SourceModule:
         return {child: node for node in nodes for child in ast.iter_child_nodes(node)}
 
     @cached_property
+    def classes(self) -> tuple[ast.ClassDef, ...]:
+        """Every class in the module, nested ones included."""
+        return tuple(node for node in ast.walk(self.syntax) if isinstance(node, ast.ClassDef))
+
+    @cached_property
+    def functions(self) -> tuple[ast.FunctionDef | ast.AsyncFunctionDef, ...]:
+        """Every function and method in the module, nested ones included."""
+        kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
+        return tuple(node for node in ast.walk(self.syntax) if isinstance(node, kinds))
+
+    @cached_property
     def attribute_loads(self) -> dict[str, list[ast.expr]]:
         """Attribute name to the expressions that read it, `getattr(x, "name")` included."""
         found: dict[str, list[ast.expr]] = {}

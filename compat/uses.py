@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -56,18 +57,21 @@ _ARITHMETIC = {"min", "max", "sum", "abs", "len", "round"}
 _SAY_ONLY = {"str", "repr", "format", "print", "isinstance", "hasattr", "type", "id", "callable"}
 _LOG_METHODS = {"debug", "info", "warning", "warn", "error", "exception", "critical", "log"}
 _INTO_CONTAINER = {"append", "appendleft", "add", "extend", "insert", "setdefault", "update"}
+_MAKES_AN_OBJECT = re.compile(r"^_*[A-Z]|(_|^)(type|cls|class|factory)$")
 _NOT_READ_BACK = {"__repr__", "__str__", "__reduce__", "__getstate__", "__eq__", "__hash__"}
 
 
-def uses_of(read: ast.expr, module: SourceModule, scopes: Scopes) -> list[Use]:
-    """Everything that the expression around one read does with the value."""
-    return list(_climb(read, module, scopes, derived=False))
+def uses_of(read: ast.expr, name: str, module: SourceModule, scopes: Scopes) -> list[Use]:
+    """Everything that the expression around one read of `name` does with the value.
+
+    A read may be the `kwargs` of `f(**kwargs)`: then the value is handed on as keyword `name`.
+    """
+    return list(_climb(read, name, module, scopes))
 
 
-def _climb(
-    node: ast.expr, module: SourceModule, scopes: Scopes, *, derived: bool, compared: bool = False
-) -> Iterator[Use]:
+def _climb(node: ast.expr, name: str, module: SourceModule, scopes: Scopes) -> Iterator[Use]:
     """Go from a read outwards until a statement says what becomes of the value."""
+    derived = compared = False
     while True:
         parent = module.parents.get(node)
         match parent:
@@ -98,17 +102,17 @@ def _climb(
             case ast.keyword():
                 call = module.parents[parent]
                 if isinstance(call, ast.Call):
-                    yield from _into_call(call, parent.arg, module, scopes, derived)
+                    yield from _into_call(call, parent, parent.arg or name, module, scopes, derived)
                 return
             case ast.Call() if node is parent.func:
                 derived = True
             case ast.Call():
-                name = callee_name(parent)
-                if isinstance(parent.func, ast.Name) and name in _SAME_VALUE | _ARITHMETIC:
-                    derived = derived or name in _ARITHMETIC
+                called = parent.func.id if isinstance(parent.func, ast.Name) else ""
+                if called in _SAME_VALUE | _ARITHMETIC:
+                    derived = derived or called in _ARITHMETIC
                 else:
                     position = parent.args.index(node)
-                    yield from _into_call(parent, position, module, scopes, derived)
+                    yield from _into_call(parent, node, position, module, scopes, derived)
                     return
             case _:
                 yield from _at_statement(node, parent, module, derived, compared)
@@ -182,59 +186,63 @@ def _returned(node: ast.AST, module: SourceModule, derived: bool) -> Iterator[Us
 
 
 def _into_call(
-    call: ast.Call, argument: str | int | None, module: SourceModule, scopes: Scopes, derived: bool
-) -> Iterator[Use]:
-    """What a call does with its argument of that keyword or position."""
-    name = callee_name(call)
-    if name in _SAY_ONLY or _is_logging(call) or argument is None:
-        return
-    if name == "setattr" and argument == 2 and isinstance(call.args[1], ast.Constant):
-        place = Place(str(call.args[1].value), owner_of(call.args[0], module), derived=derived)
-        yield Carried(place, call, f"sets {place}")
-        return
-    if name == "replace" and isinstance(argument, str) and call.args:
-        place = Place(argument, owner_of(call.args[0], module), derived=derived)
-        yield Carried(place, call, f"replaces {place}")
-        return
-    if name in _INTO_CONTAINER:
-        return
-    yield from _into_definition(call, name, argument, module, scopes, derived)
-
-
-def _into_definition(
     call: ast.Call,
-    name: str,
+    at: ast.keyword | ast.expr,
     argument: str | int,
     module: SourceModule,
     scopes: Scopes,
     derived: bool,
 ) -> Iterator[Use]:
-    classes = [scopes.lineage(base) for base in _constructed(call, name, module, scopes)]
-    functions = [] if classes else list(scopes.functions(name))
-    label = f"{name}({argument}=)" if isinstance(argument, str) else f"{name}(…)"
-    for lineage in classes:
-        place = _constructor_place(lineage, argument, derived)
+    """What a call does with the value that it gets at `at` as that keyword or position."""
+    name = callee_name(call)
+    if name in _SAY_ONLY | _INTO_CONTAINER or _is_logging(call):
+        return
+    if name == "setattr" and argument == 2 and isinstance(call.args[1], ast.Constant):
+        place = Place(str(call.args[1].value), owner_of(call.args[0], module), derived=derived)
+        yield Carried(place, at, f"sets {place}")
+    elif name == "replace" and isinstance(argument, str) and call.args:
+        place = Place(argument, owner_of(call.args[0], module), derived=derived)
+        yield Carried(place, at, f"replaces {place}")
+    else:
+        yield from _into_definition(call, at, argument, module, scopes, derived)
+
+
+def _into_definition(
+    call: ast.Call,
+    at: ast.keyword | ast.expr,
+    argument: str | int,
+    module: SourceModule,
+    scopes: Scopes,
+    derived: bool,
+) -> Iterator[Use]:
+    """Into the constructor or function that is called; consumed where the folders define neither."""
+    name = callee_name(call)
+    made = _constructed(call, name, module, scopes)
+    called = f"{made[0] if made else name}({f'{argument}=' if isinstance(argument, str) else '…'})"
+    for base in made:
+        place = _constructor_place(scopes.lineage(base), argument, derived)
         if place is not None:
-            yield Carried(place, call, f"gives it to {label}")
+            yield Carried(place, at, f"gives it to {called}")
+    functions = () if made else scopes.functions(name)
     for owner, function in functions:
         place = _parameter_place(owner, function, argument, derived)
         if place is not None:
-            yield Carried(place, call, f"passes it to {label}")
-    is_class_of_others = name.lstrip("_")[:1].isupper()
-    if not classes and not functions and not is_class_of_others:
-        yield Consumed(call, f"passes it to {label}")
+            yield Carried(place, at, f"passes it to {called}")
+    if not made and not functions and not _MAKES_AN_OBJECT.search(name):
+        yield Consumed(at, f"passes it to {called}")
 
 
-def _constructed(
-    call: ast.Call, name: str, module: SourceModule, scopes: Scopes
-) -> list[str]:
+def _constructed(call: ast.Call, name: str, module: SourceModule, scopes: Scopes) -> list[str]:
     """The classes that a call makes an instance of, `cls(…)` and `super().__init__(…)` included."""
     owner = module.enclosing(call, ast.ClassDef)
     if isinstance(owner, ast.ClassDef) and name == "cls":
         return [owner.name]
     if isinstance(owner, ast.ClassDef) and name == "__init__":
         return [base for node in owner.bases for base in words(node)[-1:]]
-    return [name] if any(scopes.classes(name)) else []
+    if scopes.classes(name):
+        return [name]
+    alias = "" if scopes.functions(name) else scopes.aliased(name)
+    return [alias] if alias else []
 
 
 def _constructor_place(
@@ -271,7 +279,36 @@ def _parameter_place(
     else:
         name = argument
     accepted = name in positional or name in [a.arg for a in arguments.kwonlyargs]
+    accepted = accepted or bool(arguments.kwarg and name)
     return Place(name, None, module, function, derived) if accepted else None
+
+
+def reads_in(place: Place) -> Iterator[ast.expr]:
+    """Every expression in a variable's scope that reads it, `**kwargs` that hold it included."""
+    scope, module = place.scope, place.module
+    if scope is None or module is None:
+        return
+    packed = scope.args.kwarg.arg if isinstance(scope, FUNCTIONS) and scope.args.kwarg else ""
+    for node in ast.walk(scope):
+        if not (isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)):
+            continue
+        if node.id == place.name:
+            yield node
+        elif node.id == packed:
+            yield from _unpacked(node, place.name, module)
+
+
+def _unpacked(packed: ast.Name, name: str, module: SourceModule) -> Iterator[ast.expr]:
+    """Reads of `name` in `f(**kwargs)`, `kwargs["name"]`, `kwargs.get("name")`, `kwargs.pop(…)`."""
+    parent = module.parents[packed]
+    if isinstance(parent, ast.keyword) and parent.arg is None:
+        yield packed
+    elif isinstance(parent, ast.Subscript) and words(parent.slice) == [name]:
+        yield parent
+    elif isinstance(parent, ast.Attribute) and parent.attr in {"get", "pop"}:
+        call = module.parents[parent]
+        if isinstance(call, ast.Call) and call.args and words(call.args[0]) == [name]:
+            yield call
 
 
 def owner_of(value: ast.expr, module: SourceModule) -> str | None:
