@@ -120,14 +120,13 @@ class _Search:
         Where the source gives a type for `x`, it decides. Where it does not, `x` could be of any
         class that has the attribute, so all of them must hold the value.
         """
-        receiver = read.value if isinstance(read, ast.Attribute) else read.args[0]
-        owners = set(self.scopes.owners(place.name))
-        types = types_of(receiver, module)
         if place.owner is None:
             return True
-        typed = {t for t in types for o in owners if self.scopes.related(t, o)}
-        if typed:
-            return any(self.scopes.related(t, place.owner) for t in typed)
+        receiver = read.value if isinstance(read, ast.Attribute) else read.args[0]
+        known = [t for t in types_of(receiver, module) if self.scopes.classes(t)]
+        if known:
+            return any(self.scopes.related(t, place.owner) for t in known)
+        owners = self.scopes.owners(place.name)
         return all((owner, place.name) in self.reached for owner in owners)
 
 
@@ -137,10 +136,17 @@ def _described(module: SourceModule, use: Carried | Consumed) -> str:
 
 
 def follow(
-    tree: Tree, owner: str, name: str, folders: Sequence[str], *, through: str = ""
+    tree: Tree,
+    owner: str,
+    name: str,
+    folders: Sequence[str],
+    *,
+    without: Sequence[str] = (),
+    through: str = "",
 ) -> Trail:
     """Follow `owner.name` over the modules below `folders` (relative to the package).
 
+    without: files and folders that are side paths: what only they deliver is not delivered.
     through: a class that the value must get into; what is done with it before is not consumption.
 
     Carrying is not consuming: a keyword of a constructor, another name, an attribute, a result.
@@ -148,7 +154,7 @@ def follow(
     line. A slice, a subscript, a branch, a result made by arithmetic or an argument of a function
     that the folders do not define is.
     """
-    scopes = Scopes(tree, folders)
+    scopes = Scopes(tree, folders, without)
     label = f"{owner}.{name}"
     declared = scopes.owners(name).get(owner)
     if declared is None:

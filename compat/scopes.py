@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache, cached_property
 
 from miles_periodic.compat.tree import SourceModule, Tree, read_text
@@ -15,11 +15,15 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 class Scopes:
-    """The modules below some folders of a tree, searched by text first and parsed on demand."""
+    """The modules below some folders of a tree, searched by text first and parsed on demand.
 
-    def __init__(self, tree: Tree, folders: Sequence[str]) -> None:
+    `without` names files and folders in them that are left out.
+    """
+
+    def __init__(self, tree: Tree, folders: Sequence[str], without: Sequence[str] = ()) -> None:
         self.tree = tree
         self.folders = tuple(folders)
+        self.without = tuple(f"{tree.upstream}/{path}" for path in without)
         self._owners: dict[str, dict[str, Evidence]] = {}
 
     @cached_property
@@ -27,7 +31,7 @@ class Scopes:
         """("class" or "def", name) to the modules whose text defines it."""
         pattern = re.compile(r"^[ \t]*(?:async[ \t]+)?(class|def)[ \t]+(\w+)", re.MULTILINE)
         found: dict[tuple[str, str], list[SourceModule]] = {}
-        for module in self.tree.containing("", *self.folders):
+        for module in self._containing(""):
             for kind, name in set(pattern.findall(read_text(module.path))):
                 found.setdefault((kind, name), []).append(module)
         return found
@@ -36,8 +40,12 @@ class Scopes:
     def mentioning(self, name: str) -> tuple[SourceModule, ...]:
         """The modules in whose text `name` stands as a word."""
         word = re.compile(rf"\b{re.escape(name)}\b")
-        candidates = self.tree.containing(name, *self.folders)
-        return tuple(module for module in candidates if word.search(module.text))
+        return tuple(m for m in self._containing(name) if word.search(m.text))
+
+    def _containing(self, text: str) -> Iterator[SourceModule]:
+        for module in self.tree.containing(text, *self.folders):
+            if not self.tree.relative(module.path).startswith(self.without):
+                yield module
 
     @cache  # noqa: B019
     def classes(self, name: str) -> tuple[tuple[SourceModule, ast.ClassDef], ...]:

@@ -223,13 +223,31 @@ def _into_definition(
         place = _constructor_place(scopes.lineage(base), argument, derived)
         if place is not None:
             yield Carried(place, at, f"gives it to {called}")
-    functions = () if made else scopes.functions(name)
+    functions = [] if made else _callees(call, name, module, scopes)
     for owner, function in functions:
         place = _parameter_place(owner, function, argument, derived)
         if place is not None:
             yield Carried(place, at, f"passes it to {called}")
-    if not made and not functions and not _MAKES_AN_OBJECT.search(name):
+    if name and not made and not functions and not _MAKES_AN_OBJECT.search(name):
         yield Consumed(at, f"passes it to {called}")
+
+
+def _callees(
+    call: ast.Call, name: str, module: SourceModule, scopes: Scopes
+) -> list[tuple[SourceModule, Function]]:
+    """The functions that a call can mean: `f(…)` no method, `x.f(…)` one of x's class if known."""
+    found = [(m, f, m.parents.get(f)) for m, f in scopes.functions(name)]
+    if isinstance(call.func, ast.Name):
+        return [(m, f) for m, f, owner in found if not isinstance(owner, ast.ClassDef)]
+    receiver = call.func.value if isinstance(call.func, ast.Attribute) else None
+    types = types_of(receiver, module) if receiver is not None else set()
+    if isinstance(receiver, ast.Name) and scopes.classes(receiver.id):
+        types = {receiver.id}
+    known = [t for t in types if scopes.classes(t)]
+    if not known:
+        return [(m, f) for m, f, _ in found]
+    methods = [(m, f, o.name) for m, f, o in found if isinstance(o, ast.ClassDef)]
+    return [(m, f) for m, f, owner in methods if any(scopes.related(t, owner) for t in known)]
 
 
 def _constructed(call: ast.Call, name: str, module: SourceModule, scopes: Scopes) -> list[str]:
