@@ -1,0 +1,22 @@
+"""What lets the unmodified stack of the miles-rl wheel run without a GPU; nothing else needs it.
+
+stand_in              what a stand-in is, and how one takes the place of an upstream name
+catalog               all of them, in the order in which a process meets them
+sgl_kernel            a package in place of SGLang's CUDA kernels, served from memory
+pinned_memory         allocations that ask for pinned host memory
+gloo                  process groups that ask for NCCL, and collectives that gloo takes differently
+sglang_weights        SGLang's weight update, weight check and streams
+copies                two places that rely on a GPU-to-host move being a copy; routing replay is wrong without
+cuda_on_cpu           the torch.cuda of a train actor (cuda_mode is its tensor half)
+megatron_local_spec   Megatron's local layer spec, where Miles knows Transformer Engine's only
+load_hugging_face     a Hugging Face folder as the trainer's first weights
+replay_order          replayed routes in the order of Megatron's padded batches
+trainer_start         what a train actor refuses to start with
+start_up              a quicker start of the many processes of a run
+
+environment           the variables of a CPU run
+logical_gpus          a Ray instance on this machine whose GPUs are numbers
+tiny_model            a random Qwen3-MoE checkpoint and its tokenizer, the same every time
+game                  a multi-turn environment with a calculator, for that model
+flags                 the Miles command line for all of this
+"""
