@@ -28,19 +28,34 @@ _BROUGHT_BY = {
 
 
 @dataclass(frozen=True, slots=True)
+class Row:
+    """One feature on one upstream that it touches."""
+
+    feature: str
+    upstream: str
+    decision: Decision
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """What each feature gets on each upstream that it touches.
 
-    decisions: slug to upstream to decision, in the order of the features and of UPSTREAMS.
+    features: every slug that was planned, also one that touches no upstream.
+    rows: in the order of `features` and of UPSTREAMS.
     trees: upstream to the tree that was read, for messages.
     environment: what `compat.environment.describe` said.
     allow_missing: features that may be unsupported without stopping the launch.
     """
 
-    decisions: Mapping[str, Mapping[str, Decision]]
+    features: tuple[str, ...]
+    rows: tuple[Row, ...]
     trees: Mapping[str, str]
     environment: Mapping[str, Any] = field(default_factory=dict)
     allow_missing: tuple[str, ...] = ()
+
+    def rows_of(self, feature: str) -> tuple[Row, ...]:
+        """The rows of one feature."""
+        return tuple(row for row in self.rows if row.feature == feature)
 
     def to_json(self) -> dict[str, Any]:
         """The plan as plain values; the keys that schema 1 names are always there."""
@@ -50,9 +65,9 @@ class Plan:
             "features": [
                 {
                     "feature": slug,
-                    "decisions": [_as_json(u, decision) for u, decision in decisions.items()],
+                    "decisions": [_as_json(r.upstream, r.decision) for r in self.rows_of(slug)],
                 }
-                for slug, decisions in self.decisions.items()
+                for slug in self.features
             ],
         }
 
@@ -60,27 +75,23 @@ class Plan:
         """One error for every feature and upstream that is on, unsupported and not allowed to be."""
         return [
             PeriodicError(
-                f"{slug} cannot be had on {upstream}: {decision.reason}.",
-                feature=slug,
-                tree=self.trees.get(upstream, "not installed"),
-                target=decision.target,
-                expected=decision.expected,
-                found=decision.found,
-                remedy=f"{decision.remedy} --allow-missing {slug} starts without the feature.",
+                f"{row.feature} cannot be had on {row.upstream}: {row.decision.reason}.",
+                feature=row.feature,
+                tree=self.trees.get(row.upstream, "not installed"),
+                target=row.decision.target,
+                expected=row.decision.expected,
+                found=row.decision.found,
+                remedy=f"{row.decision.remedy} "
+                f"--allow-missing {row.feature} starts without the feature.",
             )
-            for slug, decisions in self.decisions.items()
-            for upstream, decision in decisions.items()
-            if isinstance(decision, Unsupported) and slug not in self.allow_missing
+            for row in self.rows
+            if isinstance(row.decision, Unsupported) and row.feature not in self.allow_missing
         ]
 
-    def usable(self) -> tuple[str, ...]:
-        """Slugs that are on and supported on every upstream that they touch."""
-        refused = (Off, Unsupported)
-        return tuple(
-            slug
-            for slug, decisions in self.decisions.items()
-            if not any(isinstance(decision, refused) for decision in decisions.values())
-        )
+    def dropped(self) -> tuple[str, ...]:
+        """Slugs that are on, cannot be had here, and may be missing: the run goes without them."""
+        missing = {row.feature for row in self.rows if isinstance(row.decision, Unsupported)}
+        return tuple(s for s in self.features if s in missing and s in self.allow_missing)
 
 
 def _as_json(upstream: str, decision: Decision) -> dict[str, Any]:
@@ -117,17 +128,21 @@ def make_plan(
     slugs = [feature.slug for feature in features]
     _check_names("--plugins", on, slugs)
     _check_names("--accept-drift", accept_drift, list(on))
+    rows = [
+        Row(
+            slug,
+            upstream,
+            _decide(slug, upstream, trees.get(upstream), slug in accept_drift)
+            if slug in on
+            else Off("not asked for"),
+        )
+        for slug in slugs
+        for upstream in UPSTREAMS
+        if upstream in PROBES.get(slug, {})
+    ]
     return Plan(
-        {
-            slug: {
-                upstream: _decide(slug, upstream, trees.get(upstream), slug in accept_drift)
-                if slug in on
-                else Off("not asked for")
-                for upstream in UPSTREAMS
-                if upstream in PROBES.get(slug, {})
-            }
-            for slug in slugs
-        },
+        tuple(slugs),
+        tuple(rows),
         {upstream: tree.name for upstream, tree in trees.items()},
         dict(surroundings.describe() if environment is None else environment),
         tuple(allow_missing),
@@ -201,12 +216,12 @@ def _unknown(
     nearest = [k for k in known if k.fingerprint.signature == shape.signature]
     shown = [f"{k.fingerprint.signature} {k.fingerprint.content} ({k.label})" for k in nearest or known]
     labels = ", ".join(k.label for k in known) or "none recorded"
-    same = "the same signature with another body" if nearest else "another signature"
+    drift = "a known signature with an unknown body" if nearest else "an unknown signature"
     remedy = f"Use a tree whose shape is known ({labels})"
     if nearest:
         remedy += f", or read the change and give --accept-drift {slug}"
     return Unsupported(
-        f"{decision.reason}; but {target} has {same} than any known shape",
+        f"{decision.reason}; but {target} has {drift}",
         f"{remedy}.",
         decision.evidence,
         target,
