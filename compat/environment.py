@@ -1,4 +1,4 @@
-"""What else decides besides the trees: Python, torch, devices, Ray, runsc, Slurm. Imports none of it."""
+"""What else decides besides the trees: Python, torch, devices, Ray, runsc, Slurm."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Follow a field from its declaration to what consumes it: declared *and consumed*, or where it stops."""
+"""Follow a field from its declaration to what consumes it, or to where it stops."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from miles_periodic.compat.places import Carried, Consumed, Place, reads_in
 from miles_periodic.compat.scopes import Scopes, types_of
 from miles_periodic.compat.tree import SourceModule, Tree
-from miles_periodic.compat.uses import Carried, Consumed, Place, reads_in, uses_of
+from miles_periodic.compat.uses import uses_of
 from miles_periodic.hooks.decisions import Evidence
 
 
@@ -174,5 +175,7 @@ def _why_not(search: _Search, last: _Step) -> tuple[str, tuple[Evidence, ...]]:
     missing = f"nothing consumes {place} or hands it on"
     held = {owner for owner, name in search.reached if name == place.name}
     others = [e for o, e in search.scopes.owners(place.name).items() if o not in held]
-    unreached = [replace(e, what=f"{e.what} exists, but nothing gives it the value") for e in others]
+    unreached = [
+        replace(e, what=f"{e.what} exists, but nothing gives it the value") for e in others
+    ]
     return missing, tuple(unreached[:3]) if place.scope is None else ()

@@ -72,7 +72,7 @@ class Plan:
         }
 
     def problems(self) -> list[PeriodicError]:
-        """One error for every feature and upstream that is on, unsupported and not allowed to be."""
+        """One error for each row that is unsupported and whose feature may not be missing."""
         return [
             PeriodicError(
                 f"{row.feature} cannot be had on {row.upstream}: {row.decision.reason}.",
@@ -155,7 +155,9 @@ def _check_names(option: str, names: Collection[str], known: Sequence[str]) -> N
             raise PeriodicError(
                 f"{option} names {name!r}, which is no feature that is on.",
                 feature=name,
-                remedy=did_you_mean(name, known) if known else f"Switch {name} on or drop {option}.",
+                remedy=did_you_mean(name, known)
+                if known
+                else f"Switch {name} on or drop {option}.",
             )
 
 
@@ -214,7 +216,9 @@ def _unknown(
 ) -> Unsupported:
     """An unknown shape; the override is only recommended where the signature is a known one."""
     nearest = [k for k in known if k.fingerprint.signature == shape.signature]
-    shown = [f"{k.fingerprint.signature} {k.fingerprint.content} ({k.label})" for k in nearest or known]
+    shown = [
+        f"{k.fingerprint.signature} {k.fingerprint.content} ({k.label})" for k in nearest or known
+    ]
     labels = ", ".join(k.label for k in known) or "none recorded"
     drift = "a known signature with an unknown body" if nearest else "an unknown signature"
     remedy = f"Use a tree whose shape is known ({labels})"

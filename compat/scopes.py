@@ -1,4 +1,4 @@
-"""Names in some folders of a tree: which classes own an attribute, and of which class a value is."""
+"""Names in some folders of a tree: who owns an attribute, and of which class a value is."""
 
 from __future__ import annotations
 
@@ -64,7 +64,9 @@ class Scopes:
         """The class to which a variable or attribute of that name is set, or an empty string."""
         for module in self.mentioning(name):
             for node in ast.walk(module.syntax):
-                if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Name):
+                if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(
+                    node.value, ast.Name
+                ):
                     targets = node.targets if isinstance(node, ast.Assign) else [node.target]
                     named = any(words(t)[:1] == [name] for t in targets)
                     if named and self.classes(node.value.id):
@@ -140,8 +142,8 @@ def words(node: ast.AST | None) -> list[str]:
 def types_of(value: ast.expr, module: SourceModule) -> set[str]:
     """Class names that the source gives for a value; empty where it says nothing.
 
-    Looks at `self`, annotations of parameters and variables, `x = Class(...)`, `isinstance`, and the
-    annotation of what a loop runs over.
+    Looks at `self`, annotations of parameters and variables, `x = Class(...)`, `isinstance`, and
+    the annotation of what a loop runs over.
     """
     if isinstance(value, ast.Call):
         return set(words(value.func)[:1])

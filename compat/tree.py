@@ -74,9 +74,9 @@ class Tree:
         for portion in self.portions:
             base = portion.joinpath(*parts[1:])
             for candidate in (base.with_suffix(".py"), base / "__init__.py"):
-                if len(parts) > 1 or candidate.name == "__init__.py":
-                    if candidate.is_file():
-                        return candidate
+                inside = len(parts) > 1 or candidate.name == "__init__.py"
+                if inside and candidate.is_file():
+                    return candidate
         return None
 
     def relative(self, path: Path) -> str:

@@ -77,7 +77,9 @@ def megatron(tree: Tree) -> Decision:
     registered = _sighting(tree, _ROUTER, "register_to_module")
     consulted = _sighting(tree, _ROUTING, "get_topk_fn")
     if registered and consulted:
-        return Native("the router takes its experts from Miles's replay manager", registered + consulted)
+        return Native(
+            "the router takes its experts from Miles's replay manager", registered + consulted
+        )
     own = _own_replay(tree)
     missing = _ROUTING if registered else _ROUTER
     return Unsupported(
@@ -120,7 +122,9 @@ def _own_replay(tree: Tree) -> tuple[Evidence, ...]:
     router = tree.module("megatron.core.transformer.moe.router")
     uses = list(calls(router.syntax, "RouterReplay")) if router else []
     if router and uses:
-        evidence.append(router.evidence(uses[0], f"{router.qualname(uses[0])} makes a RouterReplay"))
+        evidence.append(
+            router.evidence(uses[0], f"{router.qualname(uses[0])} makes a RouterReplay")
+        )
     return (*evidence, *switch.values())
 
 
@@ -155,7 +159,9 @@ def _asks(module: SourceModule, asks: list[ast.AST]) -> Decision:
     for name in _JOINS:
         for call in calls(module.syntax, name):
             if "routed_experts" in ast.unparse(call):
-                joined = module.evidence(call, f"{module.qualname(call)} joins new rows to old ones")
+                joined = module.evidence(
+                    call, f"{module.qualname(call)} joins new rows to old ones"
+                )
                 return Native("Miles asks for new rows only and joins them", (*evidence, joined))
     return Unsupported(
         "Miles asks for new rows only, but nothing joins them to the rows that it holds",

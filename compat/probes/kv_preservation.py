@@ -25,9 +25,7 @@ def sglang(tree: Tree) -> Decision:
     pause = _in_place_pause(tree)
     if isinstance(pause, Unsupported):
         return pause
-    salt = follow(
-        tree, "GenerateReqInput", _SALT, _SERVER, without=_SIDE_PATHS, through="RadixKey"
-    )
+    salt = follow(tree, "GenerateReqInput", _SALT, _SERVER, without=_SIDE_PATHS, through="RadixKey")
     if salt.consumer:
         reason = "in_place is handled, and extra_key becomes part of the radix key"
         return Native(reason, salt.evidence + pause)
