@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from miles_periodic.compat.places import Carried, Consumed, Place, reads_in
-from miles_periodic.compat.scopes import Scopes, types_of
+from miles_periodic.compat.scopes import FUNCTIONS, Scopes, types_of
 from miles_periodic.compat.tree import SourceModule, Tree
 from miles_periodic.compat.uses import uses_of
 from miles_periodic.hooks.decisions import Evidence
@@ -54,10 +54,15 @@ class _Step:
 
 @dataclass
 class _Search:
-    """One walk over a tree; `reached` are the classes that hold the value under some name."""
+    """One walk over a tree; `reached` are the classes that hold the value under some name.
+
+    lenient: whether a value of which the source says nothing may be what holds the field, where
+        the read hands it to another class.
+    """
 
     scopes: Scopes
     through: str
+    lenient: bool
     reached: set[tuple[str, str]] = field(default_factory=set)
 
     def run(self, start: _Step) -> tuple[_Step, Evidence | None]:
@@ -78,8 +83,10 @@ class _Search:
             step = waiting.popleft()
             if len(step.path) >= len(last.path):
                 last = step
-            for module, read in self._reads(step.place):
+            for module, read, certain in self._reads(step.place):
                 for use in uses_of(read, step.place.name, module, self.scopes):
+                    if not certain and not _class_given(use):
+                        continue
                     shown = module.evidence(use.node, _described(module, use))
                     if isinstance(use, Consumed):
                         if step.passed or not self.through:
@@ -99,36 +106,58 @@ class _Search:
         return _Step(place, shown, step, passed)
 
     def _is_through(self, place: Place) -> bool:
-        owner = place.owner
-        if place.module and place.scope is not None and not owner:
-            owner = place.module.qualname(place.scope).partition(".")[0]
-        return bool(self.through) and owner == self.through
+        return bool(self.through) and _class_of(place) == self.through
 
-    def _reads(self, place: Place) -> Iterator[tuple[SourceModule, ast.expr]]:
-        """Every expression that reads a place."""
+    def _reads(self, place: Place) -> Iterator[tuple[SourceModule, ast.expr, bool]]:
+        """Every expression that reads a place, and whether it is certain that it does."""
         if place.scope is not None and place.module is not None:
             for read in reads_in(place):
-                yield place.module, read
+                yield place.module, read, True
             return
-        for module in self.scopes.mentioning(place.name):
+        home = [module for module, _ in self.scopes.classes(place.owner or "")]
+        modules = self.scopes.mentioning(place.name)
+        for module in sorted(modules, key=lambda module: module not in home):
             for read in module.attribute_loads.get(place.name, ()):
-                if self._is_of(place, read, module):
-                    yield module, read
+                certain = self._is_of(place, read, module)
+                if certain is not None:
+                    yield module, read, certain
 
-    def _is_of(self, place: Place, read: ast.expr, module: SourceModule) -> bool:
-        """Whether `x.field` can be a read of the class that holds the value.
+    def _is_of(self, place: Place, read: ast.expr, module: SourceModule) -> bool | None:
+        """Whether `x.field` reads the class that holds the value: True, False for perhaps, None.
 
-        Where the source gives a type for `x`, it decides. Where it does not, `x` could be of any
-        class that has the attribute, so all of them must hold the value.
+        Where the source gives a type for `x`, or calls values of one class so, that decides. Where
+        it does not, `x` could be of any class that has the attribute: it is certain when all of
+        them hold the value.
         """
         if place.owner is None:
             return True
         receiver = read.value if isinstance(read, ast.Attribute) else read.args[0]
         known = [t for t in types_of(receiver, module) if self.scopes.classes(t)]
-        if known:
-            return any(self.scopes.related(t, place.owner) for t in known)
+        name = receiver.id if isinstance(receiver, ast.Name) else getattr(receiver, "attr", "")
+        called = self.scopes.named(name, place.name)
+        if known or len(called) == 1:
+            related = any(self.scopes.related(t, place.owner) for t in known or called)
+            return True if related else None
         owners = self.scopes.owners(place.name)
-        return all((owner, place.name) in self.reached for owner in owners)
+        if all((owner, place.name) in self.reached for owner in owners):
+            return True
+        free = isinstance(receiver, ast.Name) and not called & set(owners)
+        return False if self.lenient and free else None
+
+
+def _class_of(place: Place) -> str:
+    """The class that a place is an attribute of, or whose method it is a variable of."""
+    if place.module and place.scope is not None:
+        return place.module.qualname(place.scope).rpartition(".")[0].partition(".")[0]
+    return place.owner or ""
+
+
+def _class_given(use: Carried | Consumed) -> bool:
+    """Whether a use hands the value to a class's constructor."""
+    if not isinstance(use, Carried):
+        return False
+    scope = use.place.scope
+    return scope.name == "__init__" if isinstance(scope, FUNCTIONS) else bool(use.place.owner)
 
 
 def _described(module: SourceModule, use: Carried | Consumed) -> str:
@@ -163,7 +192,13 @@ def follow(
         missing = f"{owner} declares no field {name}"
         return Trail(label, (), None, missing, others[:3])
     start = _Step(Place(name, owner), replace(declared, what=f"{label} is declared"))
-    search = _Search(scopes, through, {(owner, name)})
+    trails = [_trail(label, _Search(scopes, through, False, {(owner, name)}), start)]
+    if trails[0].consumer is None:
+        trails.append(_trail(label, _Search(scopes, through, True, {(owner, name)}), start))
+    return max(trails, key=lambda trail: (trail.consumer is not None, len(trail.hops)))
+
+
+def _trail(label: str, search: _Search, start: _Step) -> Trail:
     last, consumer = search.run(start)
     if consumer:
         return Trail(label, last.path, consumer)

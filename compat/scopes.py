@@ -88,6 +88,20 @@ class Scopes:
         return tuple(found)
 
     @cache  # noqa: B019
+    def named(self, name: str, attribute: str) -> frozenset[str]:
+        """Classes of which some value called `name` is where `attribute` is spoken of."""
+        found: set[str] = set()
+        for module in self.mentioning(attribute):
+            for node in ast.walk(module.syntax):
+                if isinstance(node, ast.arg) and node.arg == name:
+                    found.update(words(node.annotation))
+                elif isinstance(node, ast.Assign | ast.AnnAssign):
+                    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                    if any(_last_name(target) == name for target in targets):
+                        found.update(_made_or_annotated(node))
+        return frozenset(word for word in found if self.classes(word))
+
+    @cache  # noqa: B019
     def related(self, one: str, other: str) -> bool:
         """Whether the classes are one, or one is a base of the other."""
         return (
@@ -122,6 +136,17 @@ def _owner_made_by(module: SourceModule, node: ast.AST, attribute: str) -> str:
         owner = module.enclosing(node, ast.ClassDef)
         return owner.name if isinstance(owner, ast.ClassDef) else ""
     return ""
+
+
+def _last_name(target: ast.expr) -> str:
+    if isinstance(target, ast.Attribute):
+        return target.attr
+    return target.id if isinstance(target, ast.Name) else ""
+
+
+def _made_or_annotated(node: ast.Assign | ast.AnnAssign) -> list[str]:
+    made = words(node.value.func)[:1] if isinstance(node.value, ast.Call) else []
+    return made + (words(node.annotation) if isinstance(node, ast.AnnAssign) else [])
 
 
 def words(node: ast.AST | None) -> list[str]:

@@ -127,9 +127,21 @@ def _is_package(upstream: str, folder: Path) -> bool:
     return named or any((folder / landmark).is_dir() for landmark in LANDMARKS[upstream])
 
 
-@lru_cache(maxsize=4096)
 def read_text(path: Path) -> str:
-    """A source file's text without a byte order mark; undecodable bytes become replacements."""
+    """A source file's text without a byte order mark; undecodable bytes become replacements.
+
+    A file that changed is read again.
+    """
+    return _text_at(path, *_stamp(path))
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    status = path.stat()
+    return status.st_mtime_ns, status.st_size
+
+
+@lru_cache(maxsize=4096)
+def _text_at(path: Path, changed_ns: int, size_bytes: int) -> str:
     return path.read_text(encoding="utf-8-sig", errors="replace")
 
 
@@ -234,7 +246,11 @@ def _defined_in(scope: ast.AST) -> Iterator[Definition]:
             yield from _defined_in(node)
 
 
-@lru_cache(maxsize=4096)
 def read_module(tree: Tree, path: Path) -> SourceModule:
-    """The module of a file, parsed once per tree."""
+    """The module of a file, parsed once per tree and state of the file."""
+    return _module_at(tree, path, *_stamp(path))
+
+
+@lru_cache(maxsize=4096)
+def _module_at(tree: Tree, path: Path, changed_ns: int, size_bytes: int) -> SourceModule:
     return SourceModule(tree, path)
