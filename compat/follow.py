@@ -134,7 +134,7 @@ class _Search:
         receiver = read.value if isinstance(read, ast.Attribute) else read.args[0]
         known = [t for t in types_of(receiver, module) if self.scopes.classes(t)]
         name = receiver.id if isinstance(receiver, ast.Name) else getattr(receiver, "attr", "")
-        called = self.scopes.named(name, place.name)
+        called = self.scopes.named(name, place.name) if name else frozenset()
         if known or len(called) == 1:
             related = any(self.scopes.related(t, place.owner) for t in known or called)
             return True if related else None
