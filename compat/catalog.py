@@ -17,6 +17,13 @@ BINDINGS: dict[str, Binding] = {
             processes=("driver",),
         ),
         Binding(
+            name="launch/muster",
+            upstream="miles",
+            target="miles.ray.placement_group:create_training_models",
+            adapter=f"{_ADAPTERS}.muster:call",
+            processes=("driver",),
+        ),
+        Binding(
             name="rollout/scope",
             upstream="miles",
             target="miles.rollout.sglang_rollout:generate_and_rm",
@@ -62,7 +69,15 @@ BINDINGS: dict[str, Binding] = {
             upstream="miles",
             target="miles.ray.rollout:RolloutManager._split_train_data_by_dp",
             adapter=f"{_ADAPTERS}.packing:split",
-            processes=("rollout-manager",),
+            processes=("driver",),
+            relies_on=("miles.utils.ray_utils:Box", "miles.utils.data:process_rollout_data"),
+        ),
+        Binding(
+            name="training/plan",
+            upstream="miles",
+            target="miles.backends.training_utils.data:get_rollout_data",
+            adapter=f"{_ADAPTERS}.packing:receive",
+            processes=("trainer",),
         ),
         Binding(
             name="training/micro-batches",
@@ -70,9 +85,13 @@ BINDINGS: dict[str, Binding] = {
             target="miles.backends.training_utils.data:get_data_iterator",
             adapter=f"{_ADAPTERS}.packing:iterate",
             processes=("trainer",),
+            relies_on=("miles.backends.training_utils.data:DataIterator",),
         ),
     )
 }
+
+#: Put in wherever some feature injects something on that upstream.
+ALWAYS: dict[str, tuple[str, ...]] = {"miles": ("launch/muster",)}
 
 #: Feature slug to upstream to the names of the bindings that an `Inject` there puts in.
 FEATURE_BINDINGS: dict[str, dict[str, tuple[str, ...]]] = {
@@ -95,14 +114,20 @@ FEATURE_BINDINGS: dict[str, dict[str, tuple[str, ...]]] = {
         ),
     },
     "cost-aware-packing": {
-        "miles": ("training/split", "training/micro-batches"),
+        "miles": (
+            "launch/arguments",
+            "training/split",
+            "training/plan",
+            "training/micro-batches",
+        ),
     },
 }
 
 
 def bindings_for(slug: str, upstream: str) -> tuple[Binding, ...]:
     """The bindings that a feature needs on an upstream; empty where it needs none."""
-    return tuple(BINDINGS[name] for name in FEATURE_BINDINGS.get(slug, {}).get(upstream, ()))
+    names = FEATURE_BINDINGS.get(slug, {}).get(upstream, ())
+    return tuple(BINDINGS[name] for name in (*names, *(ALWAYS.get(upstream, ()) if names else ())))
 
 
 def targets_of(upstream: str) -> tuple[str, ...]:

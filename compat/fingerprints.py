@@ -16,7 +16,6 @@ import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from importlib.resources import files
 from pathlib import Path
 
 from miles_periodic.compat.tree import Definition, Tree
@@ -68,7 +67,7 @@ def of_target(tree: Tree, target: str) -> Fingerprint | None:
 
 def shapes_folder() -> Path:
     """Where the known shapes of every upstream are kept."""
-    return Path(str(files("miles_periodic.compat"))) / "known_shapes"
+    return Path(__file__).with_name("known_shapes")
 
 
 @lru_cache(maxsize=1)

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import time
 from collections.abc import Awaitable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
 from typing import Any
+
+from miles_periodic.compat.boot import member
 
 PROGRAM = "train.py"
 
@@ -38,15 +41,18 @@ def parse(argv: Sequence[str]) -> Any:
 
 async def train(args: Any) -> None:
     """Start the parts, bring the servers to the trainer's weights, loop, take the parts down."""
-    parts = await start(args)
+    with phase("start"):
+        parts = await start(args)
     try:
-        await first_weights(args, parts)
+        with phase("first weight update"):
+            await first_weights(args, parts)
         if args.num_rollout == 0 and args.eval_interval is not None:
             await parts.rollouts.eval.remote(rollout_id=0)
         for rollout_id in range(args.start_rollout_id, args.num_rollout):
             await one_rollout(args, parts, rollout_id)
     finally:
-        await parts.rollouts.dispose.remote()
+        with phase("stop"):
+            await parts.rollouts.dispose.remote()
 
 
 @dataclass(frozen=True)
@@ -105,14 +111,18 @@ async def one_rollout(args: Any, parts: Parts, rollout_id: int) -> None:
     """Generate, train, save, update the weights, evaluate."""
     if rollout_id == 0 and args.eval_interval is not None and not args.skip_eval_before_train:
         await parts.rollouts.eval.remote(rollout_id)
-    data = await parts.rollouts.generate.remote(rollout_id)
+    with phase("generate", rollout_id):
+        data = await parts.rollouts.generate.remote(rollout_id)
     await _offload_servers(args, parts)
-    await _train_on(args, parts, rollout_id, data)
+    with phase("train", rollout_id):
+        await _train_on(args, parts, rollout_id, data)
     if _is_due(args.save_interval, rollout_id, parts, last=args.num_rollout):
-        await _save(args, parts, rollout_id)
+        with phase("save", rollout_id):
+            await _save(args, parts, rollout_id)
     await _release_trainers(args, parts, rollout_id)
     await _onload_weights(args, parts)
-    await parts.actor.update_weights()
+    with phase("weight update", rollout_id):
+        await parts.actor.update_weights()
     await _onload_kv(args, parts)
     if _is_due(args.eval_interval, rollout_id, parts):
         await parts.rollouts.eval.remote(rollout_id)
@@ -194,6 +204,18 @@ def _is_due(interval: int | None, rollout_id: int, parts: Parts, last: int | Non
 
 
 @contextmanager
+def phase(name: str, step: int | None = None) -> Iterator[None]:
+    """Tell the launcher, where there is one, that a part of the run begins and ends."""
+    current = member()
+    began = time.time()
+    if current is not None:
+        current.report_phase(name, step, began, -1.0)
+    yield
+    if current is not None:
+        current.report_phase(name, step, began, time.time() - began)
+
+
+@contextmanager
 def _command_line(argv: Sequence[str]) -> Iterator[None]:
     held = sys.argv
     sys.argv = [PROGRAM, *argv]
@@ -201,3 +223,7 @@ def _command_line(argv: Sequence[str]) -> Iterator[None]:
         yield
     finally:
         sys.argv = held
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

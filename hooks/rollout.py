@@ -6,17 +6,29 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from miles_periodic.hooks.feature import hookspec
-from miles_periodic.hooks.values import RolloutState, RouteShape
+from miles_periodic.hooks.values import RolloutState, RouteShape, ServerProof
+
+
+@hookspec
+def server_proofs(request: Mapping[str, Any]) -> Sequence[ServerProof] | None:
+    """What the real router and server must show before a request relies on them.
+
+    Called in the rollout manager before each `/generate` request of a rollout; `request` is that
+    request as Miles built it. Each proof is a few small requests and a check over their
+    responses; it runs once per server address and name, and a failed check ends the run. `None`
+    proves nothing. Composed.
+    """
 
 
 @hookspec
 def generate_request_fields(
-    rollout: RolloutState, tokens: Sequence[int]
+    rollout: RolloutState, tokens: Sequence[int], request: Mapping[str, Any]
 ) -> Mapping[str, Any] | None:
     """Extra fields of the next `/generate` request of a rollout.
 
-    Called in the rollout manager before each turn's request is built. `rollout` is the state of
-    the trajectory; `tokens` are all token ids of the request, prompt first. `None` adds nothing.
+    Called in the rollout manager before each turn's request leaves. `rollout` is the state of
+    the trajectory; `tokens` are the request's token ids, prompt first (empty for a text prompt);
+    `request` is the whole request as Miles built it, to be read only. `None` adds nothing.
     Composed: every feature's fields are merged, and two features that set one field are an error
     that names both.
     """
@@ -28,10 +40,10 @@ def routed_experts_of_response(
 ) -> Any | None:
     """The routes of all of a rollout's rows, made from what one response carried.
 
-    Called in the rollout manager after each turn. `tokens` are the trajectory's token ids with
-    the new ones included; `payload` is the response's `routed_experts` (base64 text), starting at
-    the row that this feature asked for; `shape` is that of one row; `request_id` names the request
-    in errors. Returns an integer array (len(tokens) - 1, num_layers, top_k), or `None` to leave
+    Called in the rollout manager after each turn of the trajectory whose state is `rollout`.
+    `tokens` are its token ids with the new ones included; `payload` is the response's
+    `routed_experts` (base64 text), starting at the row that this feature asked for; `shape` is
+    that of one row; `request_id` names the request in errors. Returns an integer array (len(tokens) - 1, num_layers, top_k), or `None` to leave
     the decoding to Miles. First result wins.
     """
 

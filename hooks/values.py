@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,6 +30,20 @@ class RouteShape:
 
 
 @dataclass(frozen=True, slots=True)
+class ServerProof:
+    """A few small requests that show what the real router and server do with a field.
+
+    name: what is proved, for messages.
+    requests: `/generate` bodies, sent one after the other through the run's own router.
+    check: gets their responses in order; raises PeriodicError where the proof fails.
+    """
+
+    name: str
+    requests: tuple[Mapping[str, Any], ...]
+    check: Callable[[Sequence[Mapping[str, Any]]], None]
+
+
+@dataclass(frozen=True, slots=True)
 class TrainBatch:
     """What a data-parallel split decides on: one rollout step's samples, in Miles's order.
 
@@ -38,6 +52,7 @@ class TrainBatch:
     global_batch_size: samples per optimizer step; steps take consecutive samples.
     micro_batch_size: samples per micro-batch, or None where micro-batches are built under a cap.
     max_tokens: token cap of one micro-batch, or None where `micro_batch_size` decides.
+    slot_multiple: micro-batches per step must divide by it (virtual pipeline stages).
     model: the arguments a cost model needs, by Megatron's names (hidden_size, num_layers, ...).
     """
 
@@ -46,6 +61,7 @@ class TrainBatch:
     global_batch_size: int
     micro_batch_size: int | None
     max_tokens: int | None
+    slot_multiple: int = 1
     model: dict[str, Any] = field(default_factory=dict)
 
 

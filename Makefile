@@ -1,0 +1,48 @@
+# Two commands set everything up by themselves and run: `make rehearse` and `make test`.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+LIBRARIES := libibverbs1 libnl-3-200 librdmacm1
+SUDO := $(shell [ "$$(id -u)" = 0 ] || command -v sudo)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup rehearse test unit lint lock clean
+
+help: ## Show what there is
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
+
+setup: $(READY) ## Make .venv with the whole CPU stack (about 8 GB, a few minutes)
+
+rehearse: $(READY) ## Run the whole loop on this machine's CPU, features off and on, with a report
+	$(BIN)/periodic --plugins periodic rehearse --report rehearsal/report.html --json rehearsal/result.json
+
+test: $(READY) lint ## Run every test
+	$(BIN)/pytest
+
+unit: $(READY) ## Run the tests that need no upstream
+	$(BIN)/pytest tests/unit
+
+lint: $(READY) ## Check style and the one-way import rule
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+
+lock: $(READY) ## Write the versions that are installed now into requirements/lock.txt
+	( head -2 requirements/lock.txt; $(BIN)/pip freeze --exclude-editable ) > requirements/lock.new
+	mv requirements/lock.new requirements/lock.txt
+
+clean: ## Remove everything that the other targets made
+	rm -rf $(VENV) .cache rehearsal build *.egg-info
+
+$(READY): pyproject.toml setup.py requirements/lock.txt
+	@missing=; for name in $(LIBRARIES); do dpkg -s $$name >/dev/null 2>&1 || missing="$$missing $$name"; done; \
+	$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || missing="$$missing $$($(PYTHON) -c 'import sys; print("python3.%d-venv" % sys.version_info[1])')"; \
+	if [ -n "$$missing" ]; then \
+	  echo "installing Debian packages:$$missing"; \
+	  $(SUDO) apt-get update -qq && $(SUDO) apt-get install -y -qq --no-install-recommends $$missing; \
+	fi
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11) and "Python 3.11 is needed for the rehearsal; set PYTHON=/path/to/python3.11")'
+	[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --progress-bar off --constraint requirements/lock.txt --editable '.[rehearsal,test]'
+	touch $@

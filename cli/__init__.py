@@ -1,0 +1,11 @@
+"""The entrance: `periodic`, and its alias `miles`.
+
+main          the command line, and a script's name as a command
+process_name  the name in the process table, before anything else happens
+options       the options that select plugins and settings
+selected      options to features, settings and plan
+launch        one run: plan, roll call, child process, verdict
+plan          `miles plan`
+rehearsal/    `miles rehearse`
+bench/        `miles bench`
+"""

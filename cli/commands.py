@@ -1,0 +1,15 @@
+"""The subcommands, added to the group when it runs: none is imported before it is needed."""
+
+from __future__ import annotations
+
+import typer
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add every subcommand to `app`."""
+    from miles_periodic.cli import bench, plan
+    from miles_periodic.cli.rehearsal.command import rehearse_command
+
+    app.command("plan")(plan.plan_command)
+    app.command("rehearse")(rehearse_command)
+    app.add_typer(bench.app, name="bench")

@@ -1,0 +1,178 @@
+"""One run: plan it, open the roll call, start the script, and end everything that fails."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from miles_periodic.cli.options import Selection
+from miles_periodic.cli.selected import Selected, bindings_of, plan_for, select_features
+from miles_periodic.compat.manifest import RunManifest
+from miles_periodic.compat.plan import Plan
+from miles_periodic.compat.roll_call.absent import watch_for_absent
+from miles_periodic.compat.roll_call.server import RollCallServer
+from miles_periodic.compat.run_processes import end_processes
+from miles_periodic.hooks.errors import ROLL_CALL_STATUS, PeriodicError
+
+#: Ray's own channel for a driver's job configuration; `ray.init` merges it.
+RAY_JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
+
+_say = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def launch(script: str, arguments: Sequence[str], selection: Selection) -> int:
+    """Run `script` under the selected features; returns the exit status of the run.
+
+    Raises PeriodicError, before anything is started, where a feature cannot be had.
+    """
+    command = command_of(script, arguments)
+    if selection.plugins is None:
+        return subprocess.run(command, check=False).returncode
+    selected = select_features(selection)
+    plan = plan_for(selected, selection)
+    refuse_problems(plan)
+    with open_roll_call(plan, selection.allow_missing) as roll_call:
+        manifest = manifest_of(roll_call, selected, selection.allow_missing)
+        environment = run_environment(manifest, os.environ)
+        _say.print(f"[dim]periodic: run {manifest.run_id}, {len(manifest.bindings)} bindings[/dim]")
+        return supervise(command, environment, roll_call)
+
+
+def command_of(script: str, arguments: Sequence[str]) -> list[str]:
+    """The child's command line; `train` is this project's entry for the miles-rl wheel."""
+    if script == "train" and not Path(script).is_file():
+        return [sys.executable, "-m", "miles_periodic.compat.train", *arguments]
+    return [sys.executable, script, *arguments]
+
+
+def refuse_problems(plan: Plan) -> None:
+    """Raise the plan's problems as one error, the first in front."""
+    problems = plan.problems()
+    for problem in problems[1:]:
+        _say.print(f"[bold red]error[/bold red] {problem}")
+    if problems:
+        raise problems[0]
+
+
+def open_roll_call(plan: Plan, without: Sequence[str], notify=None) -> RollCallServer:
+    """A roll call over the plan's bindings, at an address that the run's nodes can reach."""
+    address = os.environ.get("RAY_ADDRESS", "")
+    elsewhere = address not in ("", "auto", "local") and not address.startswith("127.")
+    host = os.environ.get("MILES_HOST_IP") or (_own_address() if elsewhere else "127.0.0.1")
+    return RollCallServer(
+        bindings_of(plan, without),
+        run_id=uuid.uuid4().hex[:12],
+        host=host,
+        notify=notify or (lambda text: _say.print(f"[cyan]periodic[/cyan] {text}")),
+    )
+
+
+def _own_address() -> str:
+    import socket
+
+    return socket.gethostbyname(socket.gethostname())
+
+
+def manifest_of(
+    roll_call: RollCallServer, selected: Selected, without: Sequence[str], stand_ins: str = ""
+) -> RunManifest:
+    """What the processes of the run are told."""
+    return RunManifest(
+        run_id=roll_call.run_id,
+        roll_call=roll_call.address,
+        token=roll_call.token,
+        features=selected.references(without),
+        bindings=roll_call.roll.bindings,
+        stand_ins=stand_ins,
+    )
+
+
+def run_environment(manifest: RunManifest, environment: Mapping[str, str]) -> dict[str, str]:
+    """The child's environment: the gate for it, and through Ray's runtime_env for every node."""
+    gate = manifest.environment()
+    try:
+        job = json.loads(environment.get(RAY_JOB_CONFIG) or "{}")
+        job.setdefault("runtime_env", {}).setdefault("env_vars", {}).update(gate)
+    except (ValueError, AttributeError, TypeError) as error:
+        raise PeriodicError(
+            f"{RAY_JOB_CONFIG} is set to something that is no job configuration: {error}.",
+            remedy=f"Unset {RAY_JOB_CONFIG}, or set it to a JSON object.",
+        ) from error
+    return {**environment, **gate, RAY_JOB_CONFIG: json.dumps(job)}
+
+
+def supervise(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    roll_call: RollCallServer,
+    output=None,
+) -> int:
+    """Run the child until it ends or the roll call fails; returns the run's exit status.
+
+    SIGINT and SIGTERM are passed on; on a failed roll call every process of the run on this node
+    is ended within seconds.
+    """
+    child = subprocess.Popen(
+        command, env=dict(environment), stdout=output, stderr=output, start_new_session=True
+    )
+    roll_call.roll.driver_pid = child.pid
+    with _signals_passed_on(child):
+        end_on_failure(roll_call, child)
+        status = child.wait()
+    return verdict(status, roll_call)
+
+
+def verdict(status: int, roll_call: RollCallServer) -> int:
+    """The run's exit status: the roll call's word first, then the child's."""
+    for failure in roll_call.roll.failures:
+        _say.print(f"[bold red]roll call failed[/bold red] {failure}")
+    if roll_call.roll.failures:
+        end_processes(roll_call.run_id)
+        return ROLL_CALL_STATUS
+    for name in roll_call.roll.never_consulted():
+        _say.print(f"[yellow]warning[/yellow] {name} was applied and never consulted in this run.")
+    if status == 0 and (missing := roll_call.roll.missing()):
+        for sentence in missing:
+            _say.print(f"[bold red]roll call failed[/bold red] {sentence}.")
+        return ROLL_CALL_STATUS
+    return 128 - status if status < 0 else status
+
+
+def end_on_failure(roll_call: RollCallServer, child: subprocess.Popen) -> None:
+    """From now on, until `child` ends: a failed roll call ends every process of the run here."""
+
+    def watch() -> None:
+        while child.poll() is None:
+            if roll_call.failed.wait(0.2):
+                end_processes(roll_call.run_id)
+                return
+
+    watch_for_absent(roll_call, is_over=lambda: child.poll() is not None)
+    threading.Thread(target=watch, daemon=True).start()
+
+
+class _signals_passed_on:
+    """While the child runs, SIGINT and SIGTERM go to its process group."""
+
+    def __init__(self, child: subprocess.Popen) -> None:
+        self.child = child
+
+    def __enter__(self) -> None:
+        self.before = {s: signal.signal(s, self._pass_on) for s in (signal.SIGINT, signal.SIGTERM)}
+
+    def _pass_on(self, number, frame) -> None:
+        if self.child.poll() is None:
+            os.killpg(self.child.pid, number)
+
+    def __exit__(self, *exception) -> None:
+        for number, handler in self.before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,71 @@
+"""The options that select plugins, settings and exceptions, shared by every command."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+_PANEL = "Plugins"
+
+Plugins = Annotated[
+    str | None,
+    typer.Option(
+        "--plugins",
+        metavar="PLUGIN[:FEATURE,-FEATURE…]",
+        help="Which features are on: [bold]periodic[/bold] for its default set, "
+        "[bold]periodic:delta-router-replay[/bold] for one, [bold]periodic:-kv-preservation[/bold] "
+        "for all but one; several plugins are joined by commas.",
+        rich_help_panel=_PANEL,
+    ),
+]
+PluginConfig = Annotated[
+    Path | None,
+    typer.Option(
+        "--plugin-config",
+        metavar="FILE",
+        help="Settings in TOML, one table per feature.",
+        rich_help_panel=_PANEL,
+    ),
+]
+PluginSet = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--plugin-set",
+        metavar="FEATURE.KEY=VALUE",
+        help="One setting; wins over environment and file. Repeatable.",
+        rich_help_panel=_PANEL,
+    ),
+]
+AllowMissing = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow-missing",
+        metavar="FEATURE",
+        help="Run without this feature (or plugin) where it cannot be had here. Repeatable.",
+        rich_help_panel=_PANEL,
+    ),
+]
+AcceptDrift = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--accept-drift",
+        metavar="FEATURE",
+        help="Bind this feature to targets whose content is not a known shape; the plan records "
+        "it. Repeatable.",
+        rich_help_panel=_PANEL,
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What the command line said about plugins, before anything was looked up."""
+
+    plugins: str | None = None
+    config: Path | None = None
+    assignments: tuple[str, ...] = ()
+    allow_missing: tuple[str, ...] = ()
+    accept_drift: tuple[str, ...] = ()

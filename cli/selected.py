@@ -1,0 +1,123 @@
+"""Options to features, settings and plan: everything that can be wrong is found here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from rich.console import Console
+
+from miles_periodic.cli.options import Selection
+from miles_periodic.compat.catalog import BINDINGS
+from miles_periodic.compat.manifest import FeatureReference
+from miles_periodic.compat.plan import Plan, make_plan
+from miles_periodic.compat.tree import Tree
+from miles_periodic.hooks.decisions import UPSTREAMS, Inject
+from miles_periodic.hooks.errors import PeriodicError
+from miles_periodic.hooks.feature import Feature, FeatureSettings
+from miles_periodic.hooks.manager import build_manager, installed_plugins
+from miles_periodic.hooks.nearest_name import did_you_mean
+from miles_periodic.hooks.selection import check_together, choose, parse
+from miles_periodic.hooks.settings import resolve
+
+
+@dataclass(frozen=True, slots=True)
+class Selected:
+    """The features that are on, their settings, and every feature that could be."""
+
+    features: tuple[type[Feature], ...]
+    settings: Mapping[str, FeatureSettings]
+    known: tuple[type[Feature], ...]
+
+    def without(self, slugs: Sequence[str]) -> Selected:
+        """The same without some features; PeriodicError on a slug that is none."""
+        _check_slugs("--without", slugs, self.known)
+        features = tuple(f for f in self.features if f.slug not in slugs)
+        check_together(features)
+        return replace(self, features=features)
+
+    def none(self) -> Selected:
+        """Nothing on."""
+        return replace(self, features=())
+
+    def references(self, without: Sequence[str] = ()) -> tuple[FeatureReference, ...]:
+        """The features as the manifest carries them."""
+        return tuple(
+            FeatureReference(
+                feature.slug,
+                f"{feature.__module__}:{feature.__qualname__}",
+                self.settings[feature.slug].model_dump(mode="json"),
+            )
+            for feature in self.features
+            if feature.slug not in without
+        )
+
+
+def select_features(selection: Selection, *, default: str | None = None) -> Selected:
+    """What a selection asks for; PeriodicError names whatever is wrong with it.
+
+    default: the `--plugins` text where the command line has none; None selects nothing.
+    """
+    text = selection.plugins if selection.plugins is not None else default
+    names = tuple(installed_plugins(names=()))
+    choices = parse(text, names) if text is not None else ()
+    wanted = [choice.plugin for choice in choices]
+    available = installed_plugins(
+        names=wanted or None, allow_missing=selection.allow_missing, skipped=_say_skipped
+    )
+    features = choose(choices, available)
+    known = tuple(feature for plugin in available.values() for feature in plugin)
+    _check_slugs("--allow-missing", selection.allow_missing, known, extra=available)
+    _check_slugs("--accept-drift", selection.accept_drift, known)
+    settings = resolve(
+        features,
+        file=selection.config,
+        environment=os.environ,
+        assignments=selection.assignments,
+        known=known,
+    )
+    build_manager([feature(settings[feature.slug]) for feature in features])
+    return Selected(features, settings, known)
+
+
+def _say_skipped(error: PeriodicError) -> None:
+    Console(stderr=True).print(f"[yellow]skipped[/yellow] {error}", highlight=False)
+
+
+def _check_slugs(
+    option: str, slugs: Sequence[str], known: Sequence[type[Feature]], extra: Sequence[str] = ()
+) -> None:
+    names = [*(feature.slug for feature in known), *extra]
+    for slug in slugs:
+        if slug not in names:
+            raise PeriodicError(
+                f"{option} names {slug!r}, which is no feature.", remedy=did_you_mean(slug, names)
+            )
+
+
+def plan_for(
+    selected: Selected, selection: Selection, trees: Mapping[str, Tree] | None = None
+) -> Plan:
+    """The plan for the installed trees, or for `trees`."""
+    if trees is None:
+        found = {upstream: Tree.installed(upstream) for upstream in UPSTREAMS}
+        trees = {upstream: tree for upstream, tree in found.items() if tree is not None}
+    return make_plan(
+        selected.known,
+        on=[feature.slug for feature in selected.features],
+        trees=trees,
+        accept_drift=selection.accept_drift,
+        allow_missing=selection.allow_missing,
+    )
+
+
+def bindings_of(plan: Plan, without: Sequence[str] = ()) -> tuple:
+    """Every binding that the plan injects, each once, in the catalog's order."""
+    names = {
+        name
+        for row in plan.rows
+        if row.feature not in without and isinstance(row.decision, Inject)
+        for name in row.decision.bindings
+    }
+    return tuple(binding for name, binding in BINDINGS.items() if name in names)

@@ -1,0 +1,10 @@
+"""The adapters: each turns one upstream call into hook calls and back.
+
+features         the features that are on in this process, as one pluggy manager
+arguments        Miles's parsed command line
+muster           the driver asks whether every expected binding is in place
+rollout_scope    where one rollout begins and ends
+rollout_request  the fields of a `/generate` request, and the proofs before the first one
+routed_experts   the routes of a response, and their dtype in the trainer
+packing          who trains on what, and in which micro-batches
+"""

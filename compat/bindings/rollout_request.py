@@ -1,0 +1,84 @@
+"""The fields of a `/generate` request, and the proofs before the first one leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from miles_periodic.compat.bindings.features import each_answer, manager, merged_answers
+from miles_periodic.compat.bindings.rollout_scope import current_rollout
+from miles_periodic.compat.boot import member
+from miles_periodic.hooks.errors import PeriodicError
+from miles_periodic.hooks.values import RolloutState, ServerProof
+
+Post = Callable[..., Awaitable[Any]]
+
+_proofs: dict[tuple[int, str, str, str], asyncio.Task] = {}
+
+
+def add_fields(wrapped, instance, args, kwargs):
+    """Symptom: Miles 0.0.2 never asks for a delta of routes and never salts the KV cache.
+
+    Trigger: any path of Miles posts a `/generate` request of a rollout. Takes down: the rollout,
+    where two features set one field or a proof of the server fails. Safe because the request is
+    copied, other requests and other URLs pass untouched, and Miles keeps its own retries.
+    Upstream: sgl-project/sglang#24851 (delta), radixark/miles#2783 (salt).
+    """
+    return _post(wrapped, args, kwargs)
+
+
+async def _post(post: Post, args, kwargs):
+    call = inspect.signature(post).bind(*args, **kwargs)
+    url, request = call.arguments["url"], call.arguments.get("payload")
+    rollout = current_rollout()
+    if rollout is None or not _is_generate(url, request):
+        return await post(*args, **kwargs)
+    await _prove_server(post, url, request)
+    await _learn_weight_version(rollout, url)
+    tokens = request.get("input_ids") or ()
+    fields = merged_answers(
+        "generate_request_fields", rollout=rollout, tokens=tokens, request=request
+    )
+    call.arguments["payload"] = {**request, **fields}
+    return await post(*call.args, **call.kwargs)
+
+
+def _is_generate(url: str, request: Any) -> bool:
+    return isinstance(request, Mapping) and urlsplit(url).path.rstrip("/").endswith("/generate")
+
+
+async def _prove_server(post: Post, url: str, request: Mapping[str, Any]) -> None:
+    """Run every feature's proofs against `url`, each once per event loop and address."""
+    loop = id(asyncio.get_running_loop())
+    for slug, proofs in each_answer("server_proofs", request=request):
+        for proof in proofs:
+            key = (loop, url, slug, proof.name)
+            if key not in _proofs:
+                _proofs[key] = asyncio.ensure_future(_run_proof(post, url, slug, proof))
+            await asyncio.shield(_proofs[key])
+
+
+async def _run_proof(post: Post, url: str, slug: str, proof: ServerProof) -> None:
+    responses = [await post(url, dict(request)) for request in proof.requests]
+    try:
+        proof.check(responses)
+    except PeriodicError as error:
+        member().report_failure(f"{slug}: {proof.name}", str(error))
+        raise
+
+
+async def _learn_weight_version(rollout: RolloutState, url: str) -> None:
+    """Ask the server for its weight version at a rollout's first request."""
+    asked = "weight version asked"
+    if asked in rollout.memory:
+        return
+    rollout.memory[asked] = True
+    if manager().hook.wants_weight_version(rollout=rollout):
+        from miles.utils.http_utils import get
+
+        information = await get(url.rsplit("/", 1)[0] + "/model_info")
+        version = information.get("weight_version")
+        rollout.weight_version = None if version is None else str(version)

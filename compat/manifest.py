@@ -1,0 +1,82 @@
+"""The plan as every process of a run receives it: one environment variable, standard library only."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import zlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from miles_periodic.compat.binding import Binding
+
+#: The gate: unset, the .pth line does nothing; set, it holds the encoded manifest.
+GATE = "MILES_PERIODIC"
+#: The run's id in clear, so that the launcher can find the run's processes on its node.
+RUN_ID = "MILES_PERIODIC_RUN_ID"
+
+
+class ManifestError(ValueError):
+    """The gate is set to something that is not a manifest of this version."""
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureReference:
+    """A feature that is on: where its class is, and its settings as plain JSON values."""
+
+    slug: str
+    path: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RunManifest:
+    """What a process of a run needs to know.
+
+    run_id: unique per launch.
+    roll_call: `host:port` of the launcher's roll call.
+    token: secret that opens the roll call.
+    features: the features that are on, in the order in which their wrappers compose.
+    bindings: the bindings to apply; each process applies those whose modules it imports.
+    stand_ins: catalog of CPU stand-ins as `module:attribute`, or empty.
+    meter: folder that the meter writes to, or empty for no meter.
+    """
+
+    run_id: str
+    roll_call: str
+    token: str
+    features: tuple[FeatureReference, ...] = ()
+    bindings: tuple[Binding, ...] = ()
+    stand_ins: str = ""
+    meter: str = ""
+
+    def with_meter(self, folder: str) -> RunManifest:
+        """The same manifest with the meter writing to `folder`."""
+        return replace(self, meter=folder)
+
+    def encode(self) -> str:
+        """The gate's value: compressed JSON in base64."""
+        text = json.dumps(asdict(self), separators=(",", ":"))
+        return base64.b64encode(zlib.compress(text.encode(), 9)).decode()
+
+    @classmethod
+    def decode(cls, text: str) -> RunManifest:
+        """The manifest in a gate's value; ManifestError where it is none."""
+        try:
+            parts = json.loads(zlib.decompress(base64.b64decode(text, validate=True)))
+            parts["features"] = tuple(FeatureReference(**part) for part in parts["features"])
+            parts["bindings"] = tuple(_binding(part) for part in parts["bindings"])
+            return cls(**parts)
+        except (binascii.Error, zlib.error, ValueError, KeyError, TypeError) as error:
+            raise ManifestError(f"{GATE} holds no manifest of this version: {error}") from error
+
+    def environment(self) -> dict[str, str]:
+        """The variables that a process of the run needs."""
+        return {GATE: self.encode(), RUN_ID: self.run_id}
+
+
+def _binding(part: dict[str, Any]) -> Binding:
+    lists = {key: tuple(value) for key, value in part.items() if isinstance(value, list)}
+    return Binding(**{**part, **lists})

@@ -1,0 +1,184 @@
+"""A process's side of the roll call."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import socket
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from miles_periodic.compat.roll_call import wire
+
+if TYPE_CHECKING:
+    from miles_periodic.compat.apply import Applied
+    from miles_periodic.compat.binding import Binding
+    from miles_periodic.compat.manifest import RunManifest
+
+CONNECT_TIMEOUT_SECONDS = 2.0
+ANSWER_TIMEOUT_SECONDS = 30.0
+WATCH_INTERVAL_SECONDS = 1.0
+ENDED_STATUS = 70
+
+
+class Member:
+    """This process in the roll call of one run.
+
+    A process that imports no target may be out of reach of the launcher (a sandbox without a
+    network, say) and goes on; one that has a binding to report must reach it, or stops.
+    """
+
+    def __init__(self, manifest: RunManifest) -> None:
+        self.manifest = manifest
+        self._applied: list[Applied] = []
+        self._counts: Counter[str] = Counter()
+        self._reported: tuple[Counter[str], str] = (Counter(), "")
+        self._lock = threading.RLock()
+        self._line: socket.socket | None = None
+        self._unapplied_before: set[str] = set()
+        os.register_at_fork(after_in_child=self._after_fork)
+        atexit.register(self._report_last_counts)
+
+    def join(self) -> None:
+        """Introduce this process, and watch over its bindings from now on."""
+        self.say_hello()
+        self._start_watch()
+
+    def say_hello(self) -> bool:
+        """Connect and introduce this process; False where the launcher is out of reach."""
+        host, _, port = self.manifest.roll_call.rpartition(":")
+        try:
+            self._line = socket.create_connection((host, int(port)), CONNECT_TIMEOUT_SECONDS)
+        except OSError:
+            self._line = None
+            return False
+        self._line.settimeout(ANSWER_TIMEOUT_SECONDS)
+        self._line.set_inheritable(False)
+        introduced = self._send(
+            wire.HELLO,
+            token=self.manifest.token,
+            run_id=self.manifest.run_id,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            parent=os.getppid(),
+            title=process_title(),
+            executable=sys.executable,
+        )
+        for applied in self._applied:  # a forked child takes over what its parent applied
+            self._send(wire.APPLIED, binding=applied.binding.name, target=applied.binding.target)
+        return introduced
+
+    def report_applied(self, binding: Binding, applied: Applied) -> None:
+        """Tell the launcher that a binding is in place, and watch over it from now on."""
+        with self._lock:
+            self._applied.append(applied)
+        self._tell(wire.APPLIED, binding=binding.name, target=binding.target)
+
+    def report_failure(self, name: str, reason: str) -> None:
+        """Tell the launcher that a binding is not in place; the run will be ended."""
+        self._tell(wire.FAILED, binding=name, reason=reason)
+
+    def notice(self, text: str) -> None:
+        """Put a line before the user, through the launcher."""
+        self._tell(wire.NOTICE, text=text)
+
+    def report_phase(self, name: str, step: int | None, began: float, seconds: float) -> None:
+        """Tell the launcher what part of the run is over; seconds < 0: it has only begun."""
+        self._tell(wire.PHASE, name=name, step=step, began=began, seconds=seconds)
+
+    def muster(self) -> list[str]:
+        """What the launcher still misses: sentences that name bindings and roles."""
+        with self._lock:
+            self._tell(wire.MUSTER)
+            try:
+                with self._line.makefile("rb") as answers:
+                    return wire.unpack(answers.readline(wire.MAX_LINE_BYTES))["missing"]
+            except (OSError, ValueError, KeyError) as error:
+                return [f"the launcher did not answer the muster ({error})"]
+
+    def count(self, name: str) -> None:
+        """Note that a binding was consulted once more; reported by the watch."""
+        self._counts[name] += 1
+
+    def _tell(self, kind: str, **parts) -> None:
+        if self._line is None and not self.say_hello():
+            self._stop("the launcher's roll call cannot be reached")
+        if not self._send(kind, **parts):
+            self._stop("the launcher's roll call broke off")
+
+    def _send(self, kind: str, **parts) -> bool:
+        try:
+            with self._lock:
+                self._line.sendall(wire.pack(kind, **parts))
+            return True
+        except OSError:
+            return False
+
+    def _start_watch(self) -> None:
+        threading.Thread(
+            target=self._keep_watch, name="miles-periodic-roll-call", daemon=True
+        ).start()
+
+    def _keep_watch(self) -> None:
+        pause = threading.Event()
+        while not pause.wait(WATCH_INTERVAL_SECONDS):
+            for name, reason in self._broken():
+                self.report_failure(name, reason)
+                self._stop(f"the binding {name}: {reason}")
+            if self._counts or self._applied:
+                self.report_counts()
+
+    def _broken(self) -> Iterator[tuple[str, str]]:
+        """Bindings that should be in place in this process and are not, with the reason.
+
+        A module counts as imported when two looks in a row find it executed: the hook runs
+        right after, on the importing thread.
+        """
+        for applied in tuple(self._applied):
+            if not applied.in_place():
+                yield applied.binding.name, "something replaced it after it was applied"
+        names = {applied.binding.name for applied in self._applied}
+        unapplied = {
+            b.name for b in self.manifest.bindings if b.name not in names and _executed(b.module)
+        }
+        for name in unapplied & self._unapplied_before:
+            yield name, "its module was imported and it was not applied"
+        self._unapplied_before = unapplied
+
+    def report_counts(self) -> None:
+        """Send the counts and the title, where they changed since the last time."""
+        now = (Counter(self._counts), process_title())
+        if now != self._reported:
+            self._reported = now
+            self._tell(wire.CONSULTED, counts=dict(now[0]), title=now[1])
+
+    def _report_last_counts(self) -> None:
+        if self._line is not None and self._counts:
+            self._send(wire.CONSULTED, counts=dict(self._counts), title=process_title())
+
+    def _after_fork(self) -> None:
+        self._line, self._lock = None, threading.RLock()
+        self._counts, self._reported = Counter(), (Counter(), "")
+        self._start_watch()
+
+    def _stop(self, reason: str) -> None:
+        print(f"miles-periodic: process {os.getpid()} ends: {reason}.", file=sys.stderr, flush=True)
+        os._exit(ENDED_STATUS)
+
+
+def _executed(module: str) -> bool:
+    """Whether a module has been imported in this process and its import is over."""
+    spec = getattr(sys.modules.get(module), "__spec__", None)
+    return spec is not None and not getattr(spec, "_initializing", False)
+
+
+def process_title() -> str:
+    """This process's title as the node's process table shows it."""
+    try:
+        with open("/proc/self/cmdline", "rb") as file:
+            return file.read(512).replace(b"\0", b" ").decode(errors="replace").strip()
+    except OSError:
+        return " ".join(sys.argv)[:512]

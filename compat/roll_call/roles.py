@@ -1,0 +1,31 @@
+"""A process's title to its role in a Miles run.
+
+Ray titles an actor's process `ray::Class`, SGLang its children `sglang::part`; the titles are the
+only thing about a process that every node shows alike.
+"""
+
+from __future__ import annotations
+
+import re
+
+_ROLES = (
+    (r"ray::RolloutManager", "rollout-manager"),
+    (r"ray::(Megatron|FSDP)TrainRayActor", "trainer"),
+    (r"ray::SGLangEngine", "engine"),
+    (r"ray::(IDLE|\S*InfoActor|Lock|\S+)", "ray-worker"),
+    (r"sglang::scheduler", "scheduler"),
+    (r"sglang::detokenizer", "detokenizer"),
+    (r"sglang::data_parallel_controller", "data-parallel-controller"),
+    (r"sglang::", "server"),
+    (r"resource_tracker", "resource-tracker"),
+    (r"multiprocessing.spawn|multiprocessing-fork", "spawned"),
+    (r"ray/dashboard|ray/_private|/ray/", "ray-daemon"),
+)
+
+
+def role_of(title: str) -> str:
+    """The role that a title shows, or `process` where it shows none."""
+    for pattern, role in _ROLES:
+        if re.search(pattern, title):
+            return role
+    return "process"

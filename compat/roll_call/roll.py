@@ -1,0 +1,95 @@
+"""The launcher's record: which process reported what, and what is missing."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from miles_periodic.compat.binding import Binding
+from miles_periodic.compat.roll_call.roles import role_of
+
+
+@dataclass(slots=True)
+class Entry:
+    """One process of the run."""
+
+    host: str
+    pid: int
+    parent: int
+    title: str
+    alive: bool = True
+    applied: list[str] = field(default_factory=list)
+    consulted: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def is_local(self) -> bool:
+        return self.host == socket.gethostname()
+
+    def refresh_title(self) -> None:
+        """Take the title that this node's process table shows now: Ray sets it late."""
+        if self.is_local and self.alive:
+            with contextlib.suppress(OSError), open(f"/proc/{self.pid}/cmdline", "rb") as file:
+                shown = file.read(512).replace(b"\0", b" ").decode(errors="replace").strip()
+                self.title = shown or self.title
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A binding that is not in place where it should be."""
+
+    binding: str
+    process: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.binding} in {self.process}: {self.reason}"
+
+
+class Roll:
+    """All entries of one run, in the order of their hellos."""
+
+    def __init__(self, bindings: Sequence[Binding]) -> None:
+        self.bindings = tuple(bindings)
+        self.entries: list[Entry] = []
+        self.failures: list[Failure] = []
+        self.driver_pid: int | None = None
+
+    def role(self, entry: Entry) -> str:
+        """The entry's role now; the launcher's own child is the driver."""
+        if entry.is_local and entry.pid == self.driver_pid:
+            return "driver"
+        return role_of(entry.title)
+
+    def missing(self) -> list[str]:
+        """Bindings that no process of an expected role applied, one sentence each."""
+        absent = []
+        for entry in self.entries:
+            entry.refresh_title()
+        for binding in self.bindings:
+            for role in binding.processes:
+                if not any(binding.name in e.applied for e in self.entries if self.role(e) == role):
+                    absent.append(f"{binding.name} was not applied in any {role}")
+        return absent
+
+    def never_consulted(self) -> list[str]:
+        """Bindings that were applied and that no process called, over the whole run."""
+        called = {name for entry in self.entries for name in entry.consulted}
+        applied = {name for entry in self.entries for name in entry.applied}
+        return [b.name for b in self.bindings if b.name in applied - called]
+
+    def rows(self) -> list[dict[str, object]]:
+        """The entries that applied or consulted anything, as plain rows for tables and JSON."""
+        return [
+            {
+                "host": entry.host,
+                "pid": entry.pid,
+                "role": self.role(entry),
+                "title": entry.title[:80],
+                "applied": sorted(entry.applied),
+                "consulted": dict(sorted(entry.consulted.items())),
+            }
+            for entry in self.entries
+            if entry.applied or entry.consulted
+        ]

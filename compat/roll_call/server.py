@@ -1,0 +1,119 @@
+"""The launcher's side of the roll call: a TCP server on one thread per process of the run."""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import secrets
+import socketserver
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from miles_periodic.compat.binding import Binding
+from miles_periodic.compat.roll_call import wire
+from miles_periodic.compat.roll_call.roll import Entry, Failure, Roll
+
+
+class RollCallServer:
+    """Listens for the processes of one run; `failed` is set by the first failure.
+
+    host: the address that the run's nodes can reach; loopback for a run on one node.
+    notify: called with every notice that a process sends, on the server's threads.
+    on_phase: called with name, step, began and seconds of every phase of the run's driver.
+    """
+
+    def __init__(
+        self,
+        bindings: Sequence[Binding],
+        *,
+        run_id: str,
+        host: str = "127.0.0.1",
+        notify: Callable[[str], None] = print,
+        on_phase: Callable[[dict[str, Any]], None] = lambda phase: None,
+    ) -> None:
+        self.run_id = run_id
+        self.token = secrets.token_hex(16)
+        self.roll = Roll(bindings)
+        self.failed = threading.Event()
+        self._notify = notify
+        self._on_phase = on_phase
+        self._lock = threading.Lock()
+        self._server = _Listener((host, 0), _Line)
+        self._server.owner = self
+        self.address = f"{host}:{self._server.server_address[1]}"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
+
+    def __enter__(self) -> RollCallServer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def fail(self, failure: Failure) -> None:
+        """Record a failure; the launcher ends the run."""
+        with self._lock:
+            self.roll.failures.append(failure)
+        self.failed.set()
+
+    def admit(self, message: dict[str, Any]) -> Entry | None:
+        """Enter a process that said a valid hello; None turns it away."""
+        token = str(message.get("token", ""))
+        if not hmac.compare_digest(token, self.token) or message.get("run_id") != self.run_id:
+            return None
+        entry = Entry(message["host"], message["pid"], message["parent"], message["title"])
+        with self._lock:
+            self.roll.entries.append(entry)
+        return entry
+
+    def hear(self, entry: Entry, message: dict[str, Any]) -> dict[str, Any] | None:
+        """Record one message of an admitted process; the answer, where it wants one."""
+        kind = message["kind"]
+        with self._lock:
+            if kind == wire.APPLIED:
+                entry.applied.append(message["binding"])
+            elif kind == wire.CONSULTED:
+                entry.consulted.update(message["counts"])
+                entry.title = message["title"]
+            elif kind == wire.MUSTER:
+                return {"missing": self.roll.missing()}
+        if kind == wire.FAILED:
+            process = f"{self.roll.role(entry)} (pid {entry.pid} on {entry.host}: {entry.title[:60]})"
+            self.fail(Failure(message["binding"], process, message["reason"]))
+        elif kind == wire.NOTICE:
+            self._notify(message["text"])
+        elif kind == wire.PHASE:
+            self._on_phase({key: message[key] for key in ("name", "step", "began", "seconds")})
+        return None
+
+
+class _Listener(socketserver.ThreadingTCPServer):
+    allow_reuse_address = True
+    daemon_threads = True
+    request_queue_size = 256
+    owner: RollCallServer
+
+
+class _Line(socketserver.StreamRequestHandler):
+    def handle(self) -> None:
+        owner: RollCallServer = self.server.owner
+        entry: Entry | None = None
+        with contextlib.suppress(ConnectionError):
+            while line := self.rfile.readline(wire.MAX_LINE_BYTES):
+                try:
+                    message = wire.unpack(line)
+                    if entry is None:
+                        entry = owner.admit(message)
+                        answer = None
+                    else:
+                        answer = owner.hear(entry, message)
+                except (ValueError, KeyError, TypeError):
+                    break
+                if entry is None:
+                    break
+                if answer is not None:
+                    self.wfile.write(wire.pack("answer", **answer))
+        if entry is not None:
+            entry.alive = False

@@ -1,0 +1,32 @@
+"""Feature `cost-aware-packing`: micro-batches and ranks by what samples cost.
+
+packing        pack(): lengths and costs in, a Schedule out
+data_parallel  split(): the same for trainers with per-rank sample lists
+schedule       the Schedule, its slot time and the rules that it keeps
+problem        one optimizer step as arrays: samples, bins, slots
+construct      first packings
+local_search   exchanges that improve them
+lower_bound    what no schedule can go below, with the proof
+steps          which optimizer step a sample belongs to
+equal_counts   the same number of samples for every rank
+cost_model     FLOPs or seconds of a sample
+model_shape    the sizes that decide them, from a model's config
+validation     what is refused, and what to change
+settings       what a user can set
+"""
+
+from miles_periodic.plugins.cost_aware_packing.cost_model import CostModel, MeasuredMicrobatch
+from miles_periodic.plugins.cost_aware_packing.data_parallel import SplitPlan, split
+from miles_periodic.plugins.cost_aware_packing.packing import pack
+from miles_periodic.plugins.cost_aware_packing.schedule import Schedule
+from miles_periodic.plugins.cost_aware_packing.settings import CostAwarePackingSettings
+
+__all__ = [
+    "CostAwarePackingSettings",
+    "CostModel",
+    "SplitPlan",
+    "MeasuredMicrobatch",
+    "Schedule",
+    "pack",
+    "split",
+]

@@ -1,0 +1,201 @@
+"""Pack samples into micro-batches under a token cap, and line the ranks up slot by slot."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Hashable, Sequence
+
+import numpy as np
+
+from miles_periodic.plugins.cost_aware_packing.construct import (
+    fill_to_level,
+    first_fit_decreasing,
+    split_to_count,
+)
+from miles_periodic.plugins.cost_aware_packing.local_search import improve
+from miles_periodic.plugins.cost_aware_packing.lower_bound import lower_bound
+from miles_periodic.plugins.cost_aware_packing.problem import (
+    StepProblem,
+    bin_costs,
+    slot_time_of_bins,
+)
+from miles_periodic.plugins.cost_aware_packing.schedule import (
+    RankMicrobatches,
+    Schedule,
+    slot_time,
+)
+from miles_periodic.plugins.cost_aware_packing.steps import assign_steps
+from miles_periodic.plugins.cost_aware_packing.validation import (
+    check_at_least_one,
+    check_cap,
+    check_enough_samples,
+    checked_samples,
+)
+
+NUM_SLOT_COUNTS_COMPARED = 2
+
+StepPlan = tuple[RankMicrobatches, ...]
+ArrangeRanks = Callable[[StepProblem, np.ndarray, int], StepPlan]
+
+
+def pack(
+    lengths: Sequence[int] | np.ndarray,
+    *,
+    cost: Sequence[float] | np.ndarray,
+    max_tokens: int,
+    data_parallel_size: int,
+    slot_multiple: int = 1,
+    groups: Sequence[Hashable] | None = None,
+    steps: int | Sequence[int] | None = None,
+    time_budget: float = 0.2,
+    seed: int = 0,
+) -> Schedule:
+    """Plan micro-batches so that data-parallel ranks wait for each other as little as possible.
+
+    Args:
+        lengths: tokens per sample, padding included, [samples], each from 1 to `max_tokens`.
+        cost: cost per sample, [samples], finite and not negative; a micro-batch costs the sum of
+            its samples.
+        max_tokens: most tokens in a micro-batch (per GPU cap times context-parallel size).
+        data_parallel_size: number of ranks.
+        slot_multiple: each step's number of slots is a multiple of this (virtual pipeline).
+        groups: a key per sample; samples of one group (a rollout) stay in one step.
+        steps: None for one optimizer step, the number of steps, or the step of each sample; see
+            `steps.assign_steps`. Samples never change their step.
+        time_budget: seconds of local search over all steps together. With 0 the result depends on
+            the arguments alone; otherwise also when the search ends before its budget.
+        seed: of the local search.
+
+    Raises:
+        ValueError: a length below 1 or over the cap, a cost that is negative or not finite, fewer
+            samples in a step than ranks times `slot_multiple`, steps that split a group, or no
+            packing found under the cap without an empty micro-batch. Each says what to change.
+    """
+    lengths_array, costs = checked_samples(lengths, cost)
+    check_at_least_one(
+        max_tokens=max_tokens, data_parallel_size=data_parallel_size, slot_multiple=slot_multiple
+    )
+    check_cap(lengths_array, max_tokens)
+    problems = [
+        (
+            samples,
+            StepProblem(
+                lengths_array[samples],
+                costs[samples],
+                data_parallel_size,
+                max_tokens,
+                slot_multiple,
+            ),
+        )
+        for samples in samples_of_steps(assign_steps(len(lengths_array), groups, steps))
+    ]
+    return plan_steps(problems, costs, time_budget=time_budget, seed=seed, arrange=level_ranks)
+
+
+def plan_steps(
+    problems: Sequence[tuple[np.ndarray, StepProblem]],
+    costs: np.ndarray,
+    *,
+    time_budget: float,
+    seed: int,
+    arrange: ArrangeRanks,
+) -> Schedule:
+    """One schedule from several steps, each given as (sample indices, problem).
+
+    The search time that one step leaves over goes to the steps after it.
+    """
+    if not 0 <= time_budget < float("inf"):
+        raise ValueError(f"time_budget is {time_budget}: pass seconds, 0 or more")
+    end = time.monotonic() + time_budget
+    bound, plans = 0.0, []
+    for position, (samples, problem) in enumerate(problems):
+        check_enough_samples(problem)
+        bins, num_slots = _first_packing(problem)
+        floor = lower_bound(problem)
+        now = time.monotonic()
+        if now < end:
+            share = (end - now) / (len(problems) - position)
+            bins = improve(problem, bins, num_slots, floor=floor, deadline=now + share, seed=seed)
+        bound += floor
+        plans.append(_renamed(arrange(problem, bins, num_slots), samples))
+    microbatches = tuple(
+        tuple(microbatch for plan in plans for microbatch in plan[rank])
+        for rank in range(len(plans[0]))
+    )
+    found = slot_time(microbatches, costs)
+    # The bound is proved; where the two are equal, rounding must not put it above.
+    return Schedule(microbatches, found, min(bound, found), tuple(len(plan[0]) for plan in plans))
+
+
+def samples_of_steps(step_of_sample: np.ndarray) -> list[np.ndarray]:
+    """Indices of each step's samples, in order, int64 [samples of the step]; always one step."""
+    if not len(step_of_sample):
+        return [np.empty(0, dtype=np.int64)]
+    return [np.flatnonzero(step_of_sample == step) for step in range(int(step_of_sample.max()) + 1)]
+
+
+def level_ranks(problem: StepProblem, bin_of_sample: np.ndarray, num_slots: int) -> StepPlan:
+    """Give the bins of each slot to ranks so that the ranks' totals stay level, too.
+
+    Slots run from the dearest to the cheapest. The rank with the least so far takes the dearest.
+    """
+    num_bins = num_slots * problem.num_ranks
+    costs = bin_costs(problem, bin_of_sample, num_bins)
+    members = members_of_bins(bin_of_sample, num_bins)
+    rows: list[list[tuple[int, ...]]] = [[] for _ in range(problem.num_ranks)]
+    totals = np.zeros(problem.num_ranks)
+    for bins in np.argsort(-costs, kind="stable").reshape(num_slots, -1):
+        for rank, bin_index in zip(np.argsort(totals, kind="stable"), bins, strict=True):
+            rows[rank].append(members[bin_index])
+            totals[rank] += costs[bin_index]
+    return tuple(tuple(row) for row in rows)
+
+
+def members_of_bins(bin_of_sample: np.ndarray, num_bins: int) -> list[tuple[int, ...]]:
+    """Samples of each bin in ascending order."""
+    order = np.argsort(bin_of_sample, kind="stable")
+    bounds = np.searchsorted(bin_of_sample[order], np.arange(num_bins + 1))
+    return [
+        tuple(order[start:stop].tolist()) for start, stop in zip(bounds, bounds[1:], strict=False)
+    ]
+
+
+def _first_packing(problem: StepProblem) -> tuple[np.ndarray, int]:
+    """The best of the first few slot counts that work, fewest first.
+
+    Merging two slots never adds slot time, so more slots than the cap asks for rarely help; one
+    count more is compared because a full cap leaves no choice of what goes where.
+    """
+    found: list[tuple[float, int, np.ndarray]] = []
+    num_slots, stride = problem.fewest_slots, problem.slot_multiple
+    while num_slots <= problem.most_slots and len(found) < NUM_SLOT_COUNTS_COMPARED:
+        bins = fill_to_level(problem, num_slots)
+        if bins is not None:
+            costs = bin_costs(problem, bins, num_slots * problem.num_ranks)
+            found.append((slot_time_of_bins(costs, problem.num_ranks), num_slots, bins))
+        elif num_slots > problem.fewest_slots:
+            stride *= 2
+        num_slots += stride
+    if not found:
+        return _tight_packing(problem)
+    _, num_slots, bins = min(found, key=lambda candidate: candidate[:2])
+    return bins, num_slots
+
+
+def _tight_packing(problem: StepProblem) -> tuple[np.ndarray, int]:
+    bins = first_fit_decreasing(problem)
+    slots_needed = -(-(int(bins.max()) + 1) // problem.num_ranks)
+    num_slots = -(-slots_needed // problem.slot_multiple) * problem.slot_multiple
+    if num_slots > problem.most_slots:
+        raise ValueError(
+            f"{problem.num_samples} samples with {int(problem.lengths.sum())} tokens need "
+            f"{num_slots} micro-batches on each of {problem.num_ranks} ranks under max_tokens "
+            f"{problem.max_tokens}, which leaves some of them empty: raise max_tokens, lower "
+            "data_parallel_size or slot_multiple, or put more samples into a step"
+        )
+    return split_to_count(problem, bins, num_slots * problem.num_ranks), num_slots
+
+
+def _renamed(plan: StepPlan, samples: np.ndarray) -> StepPlan:
+    """The plan with the step's own sample numbers replaced by those of the batch."""
+    return tuple(tuple(tuple(samples[list(bin_)].tolist()) for bin_ in rank) for rank in plan)

@@ -1,0 +1,12 @@
+"""Delta router replay: routes cross the wire once and are never overwritten.
+
+route_rows  the rows of one trajectory, compact and append-only
+payload     what a response may carry, decoded and checked
+settings    what a user can set
+feature     the hooks
+"""
+
+from miles_periodic.plugins.delta_router_replay.payload import RouteRowsError
+from miles_periodic.plugins.delta_router_replay.route_rows import RouteRows
+
+__all__ = ["RouteRows", "RouteRowsError"]

@@ -1,0 +1,104 @@
+"""The hooks of kv-preservation."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from miles_periodic.hooks import Feature, PeriodicError, RolloutState, hookimpl
+from miles_periodic.hooks.values import ServerProof
+from miles_periodic.plugins.kv_preservation.settings import KVPreservationSettings
+
+SLUG = "kv-preservation"
+
+#: Every salt starts with this, so that no client's own `extra_key` can be one of ours.
+NAMESPACE = "miles-periodic:weight-version"
+
+
+def salt_of(weight_version: str, client_key: str | None = None) -> str:
+    """The KV salt of a rollout that started under `weight_version`.
+
+    client_key: an `extra_key` that the request has already (an adapter, say); it stays a part of
+    the salt, behind a length, so that no two pairs give one text.
+    """
+    salt = f"{NAMESPACE}={len(weight_version)}:{weight_version}"
+    return salt if client_key is None else f"{salt};client={client_key}"
+
+
+class KVPreservation(Feature):
+    """Weights are updated in place; new rollouts start on KV of their own weight version."""
+
+    slug = SLUG
+    why = "Running rollouts keep their KV through a weight update, and new ones never reuse stale KV."
+    settings_model = KVPreservationSettings
+    pull_requests = ("miles#924", "miles#2782", "miles#2783", "sglang#23300", "sglang#10071")
+    exit = "Miles salts the radix cache by weight version and updates in place everywhere."
+
+    @hookimpl
+    def complete_arguments(self, arguments: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        if not self.settings.pause_in_place:
+            return None
+        if arguments.get("colocate"):
+            raise PeriodicError(
+                "Miles flushes every KV cache on a weight update when trainer and servers share GPUs.",
+                feature=SLUG,
+                expected="a run without --colocate",
+                found="--colocate",
+                remedy=f"Drop --colocate, or take the feature out with -{SLUG}.",
+            )
+        return {"pause_generation_mode": "in_place"}
+
+    @hookimpl
+    def wants_weight_version(self, rollout: RolloutState) -> bool | None:
+        return True if self.settings.salt else None
+
+    @hookimpl
+    def server_proofs(self, request: Mapping[str, Any]) -> Sequence[ServerProof] | None:
+        return (_salts_separate(),) if self.settings.salt and self.settings.prove_salt else None
+
+    @hookimpl
+    def generate_request_fields(
+        self, rollout: RolloutState, tokens: Sequence[int], request: Mapping[str, Any]
+    ) -> Mapping[str, Any] | None:
+        if not self.settings.salt:
+            return None
+        if rollout.weight_version is None:
+            raise PeriodicError(
+                "The server does not report its weight version, so that no salt can be made.",
+                feature=SLUG,
+                target="/model_info",
+                expected="weight_version",
+                found="nothing",
+                remedy=f"Set {SLUG}.salt=false, or serve with a tree whose /model_info has it.",
+            )
+        key = request.get("extra_key")
+        if isinstance(key, list | tuple):
+            return {"extra_key": [salt_of(rollout.weight_version, k) for k in key]}
+        return {"extra_key": salt_of(rollout.weight_version, key)}
+
+
+_PROOF_TOKENS = tuple(range(11, 43))
+
+
+def _salts_separate() -> ServerProof:
+    request = {
+        "input_ids": list(_PROOF_TOKENS),
+        "sampling_params": {"max_new_tokens": 1, "temperature": 0.0, "ignore_eos": True},
+    }
+    salts = (f"miles-periodic:proof={uuid.uuid4().hex}" for _ in range(2))
+    requests = tuple({**request, "extra_key": salt} for salt in salts)
+    return ServerProof("salts separate the KV of equal prompts", requests, _check_salts)
+
+
+def _check_salts(responses: Sequence[Mapping[str, Any]]) -> None:
+    cached = responses[1].get("meta_info", {}).get("cached_tokens", 0)
+    if cached:
+        raise PeriodicError(
+            "The server ignores KV salts: a prompt under one salt reused KV of another.",
+            feature=SLUG,
+            target="/generate, extra_key",
+            expected="0 cached tokens under a new salt",
+            found=f"{cached} cached tokens",
+            remedy=f"Serve with a tree that hands extra_key to its cache, or set {SLUG}.salt=false.",
+        )

@@ -1,0 +1,20 @@
+"""What a user can set for kv-preservation."""
+
+from __future__ import annotations
+
+from miles_periodic.hooks.feature import FeatureSettings
+
+
+class KVPreservationSettings(FeatureSettings):
+    """Table `[kv-preservation]`."""
+
+    salt: bool = True
+    """Give every rollout the salt of the weight version it starts under, so that new rollouts never
+    reuse KV that older weights computed."""
+
+    pause_in_place: bool = True
+    """Set Miles's pause mode to in_place, so that running rollouts keep their KV over an update."""
+
+    prove_salt: bool = True
+    """Send two small requests with different salts before the first rollout, and end the run where
+    the second one reuses the first one's KV."""

@@ -1,0 +1,105 @@
+"""The launcher's side: who is admitted, and what a broken line does."""
+
+import socket
+
+import pytest
+
+from miles_periodic.compat.binding import Binding
+from miles_periodic.compat.roll_call import wire
+from miles_periodic.compat.roll_call.server import RollCallServer
+
+BINDING = Binding("a/b", "miles", "x:y", "m:f", processes=("trainer",))
+
+
+@pytest.fixture
+def server():
+    with RollCallServer([BINDING], run_id="run", notify=lambda text: None) as listening:
+        yield listening
+
+
+def connect(server):
+    host, port = server.address.split(":")
+    return socket.create_connection((host, int(port)), timeout=5)
+
+
+def hello(server, **changes):
+    parts = {
+        "token": server.token,
+        "run_id": "run",
+        "host": "elsewhere",
+        "pid": 7,
+        "parent": 1,
+        "title": "ray::MegatronTrainRayActor",
+    }
+    return wire.pack(wire.HELLO, **{**parts, **changes})
+
+
+def ask_muster(line):
+    line.sendall(wire.pack(wire.MUSTER))
+    return wire.unpack(line.makefile("rb").readline())["missing"]
+
+
+def test_a_role_without_its_binding_is_missing_at_the_muster(server):
+    with connect(server) as line:
+        line.sendall(hello(server))
+        assert ask_muster(line) == ["a/b was not applied in any trainer"]
+
+
+def test_a_role_with_its_binding_is_not_missing(server):
+    with connect(server) as line:
+        line.sendall(hello(server) + wire.pack(wire.APPLIED, binding="a/b", target="x:y"))
+        assert ask_muster(line) == []
+
+
+def test_a_wrong_token_is_turned_away(server):
+    with connect(server) as line:
+        line.sendall(hello(server, token="guess"))
+        assert line.recv(1) == b""
+    assert server.roll.entries == []
+
+
+@pytest.mark.parametrize("junk", [b"\xff\xfe\n", b"[]\n", b"{}\n", b"GET / HTTP/1.1\r\n\r\n"])
+def test_junk_on_the_line_is_turned_away_and_the_server_goes_on(server, junk):
+    with connect(server) as line:
+        line.sendall(junk)
+        assert line.recv(1) == b""
+    with connect(server) as line:
+        line.sendall(hello(server))
+        ask_muster(line)
+    assert len(server.roll.entries) == 1
+
+
+def test_a_reported_failure_names_process_and_binding(server):
+    with connect(server) as line:
+        line.sendall(hello(server) + wire.pack(wire.FAILED, binding="a/b", reason="why"))
+        assert server.failed.wait(5)
+    (failure,) = server.roll.failures
+    assert "a/b" in str(failure) and "trainer (pid 7 on elsewhere" in str(failure)
+
+
+def test_a_binding_that_nobody_called_is_reported(server):
+    with connect(server) as line:
+        line.sendall(hello(server) + wire.pack(wire.APPLIED, binding="a/b", target="x:y"))
+        ask_muster(line)
+    assert server.roll.never_consulted() == ["a/b"]
+
+
+def test_a_process_of_a_role_that_never_said_hello_is_found_in_the_process_table(server):
+    import os
+    import subprocess
+    import sys
+
+    from miles_periodic.compat.manifest import RUN_ID
+    from miles_periodic.compat.roll_call.absent import absent_processes
+
+    title = "ray::MegatronTrainRayActor"
+    mute = subprocess.Popen(
+        [sys.executable, "-S", "-c", "input()", title],
+        env={**os.environ, RUN_ID: "run"},
+        stdin=subprocess.PIPE,
+    )
+    try:
+        found = absent_processes(server)
+        assert [pid for pid, _ in found] == [mute.pid]
+    finally:
+        mute.communicate(b"\n", timeout=10)

@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from miles_periodic.plugins.cost_aware_packing.data_parallel import (
+    SplitPlan,
+    split,
+    strided_microbatches,
+)
+from miles_periodic.plugins.cost_aware_packing.schedule import check_schedule, slot_time
+
+MAX_TOKENS = 100
+
+
+@st.composite
+def batches(draw):
+    """Lengths, ranks, micro-batch size and global batch size that divide each other."""
+    ranks, size = draw(st.integers(1, 4)), draw(st.integers(1, 3))
+    global_batch_size = ranks * size * draw(st.integers(1, 3))
+    num_samples = global_batch_size * draw(st.integers(1, 3))
+    lengths = draw(st.lists(st.integers(1, MAX_TOKENS), min_size=num_samples, max_size=num_samples))
+    return lengths, ranks, size, global_batch_size
+
+
+def consecutive_runs(plan: SplitPlan, size: int) -> list[list[tuple[int, ...]]]:
+    """The micro-batches that a trainer cuts from each rank's order, `size` samples at a time."""
+    return [
+        [tuple(order[start : start + size]) for start in range(0, len(order), size)]
+        for order in plan.partitions
+    ]
+
+
+def step_of_sample(num_samples: int, global_batch_size: int) -> np.ndarray:
+    return np.arange(num_samples) // global_batch_size
+
+
+@given(batch=batches(), time_budget=st.sampled_from([0.0, 0.01]))
+@settings(max_examples=100, deadline=None)
+def test_fixed_size_orders_alone_carry_the_plan(batch, time_budget):
+    lengths, ranks, size, global_batch_size = batch
+    plan = split(
+        lengths,
+        ranks,
+        cost=lengths,
+        global_batch_size=global_batch_size,
+        micro_batch_size=size,
+        time_budget=time_budget,
+    )
+    assert consecutive_runs(plan, size) == [list(rank) for rank in plan.schedule.microbatches]
+    assert {len(order) for order in plan.partitions} == {len(lengths) // ranks}
+    check_schedule(
+        plan.schedule,
+        lengths,
+        max_tokens=None,
+        data_parallel_size=ranks,
+        step_of_sample=step_of_sample(len(lengths), global_batch_size),
+    )
+
+
+@given(batch=batches())
+@settings(max_examples=60, deadline=None)
+def test_fixed_size_steps_are_the_runs_of_local_samples_that_the_trainer_takes(batch):
+    lengths, ranks, size, global_batch_size = batch
+    plan = split(
+        lengths,
+        ranks,
+        cost=lengths,
+        global_batch_size=global_batch_size,
+        micro_batch_size=size,
+        time_budget=0,
+    )
+    local_size = global_batch_size // ranks
+    for order in plan.partitions:
+        steps = [sample // global_batch_size for sample in order]
+        assert steps == [position // local_size for position in range(len(order))]
+
+
+@given(batch=batches())
+@settings(max_examples=60, deadline=None)
+def test_one_sample_per_microbatch_is_optimal(batch):
+    lengths, ranks, _, global_batch_size = batch
+    plan = split(
+        lengths, ranks, cost=lengths, global_batch_size=global_batch_size, micro_batch_size=1
+    )
+    assert plan.schedule.ratio == pytest.approx(1.0)
+
+
+@given(batch=batches(), multiple=st.integers(1, 2), time_budget=st.sampled_from([0.0, 0.01]))
+@settings(max_examples=100, deadline=None)
+def test_capped_microbatches_tile_each_rank_and_keep_the_rules(batch, multiple, time_budget):
+    lengths, ranks, _, global_batch_size = batch
+    try:
+        plan = split(
+            lengths,
+            ranks,
+            cost=lengths,
+            global_batch_size=global_batch_size,
+            max_tokens=MAX_TOKENS,
+            slot_multiple=multiple,
+            time_budget=time_budget,
+        )
+    except ValueError as refusal:
+        assert "put more samples into a step" in str(refusal)
+        return
+    check_schedule(
+        plan.schedule,
+        lengths,
+        max_tokens=MAX_TOKENS,
+        data_parallel_size=ranks,
+        slot_multiple=multiple,
+        step_of_sample=step_of_sample(len(lengths), global_batch_size),
+    )
+    for order, local, samples in zip(
+        plan.partitions, plan.microbatches, plan.schedule.microbatches, strict=True
+    ):
+        assert [i for microbatch in local for i in microbatch] == list(range(len(order)))
+        assert [tuple(order[i] for i in microbatch) for microbatch in local] == list(samples)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_capped_sample_counts_are_equal_on_a_long_tailed_trace(lognormal_trace, seed):
+    lengths, costs = lognormal_trace(256, seed)
+    plan = split(lengths, 8, cost=costs, global_batch_size=128, max_tokens=131072)
+    assert plan.has_equal_counts and plan.schedule.ratio <= 1.04
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_a_fixed_size_is_balanced_better_than_by_stride(lognormal_trace, size):
+    lengths, costs = lognormal_trace(256, 0)
+    plan = split(lengths, 8, cost=costs, global_batch_size=256, micro_batch_size=size)
+    strided = slot_time(strided_microbatches(256, 8, size), costs)
+    assert plan.schedule.slot_time < 0.6 * strided
+
+
+def test_strided_microbatches_deal_samples_out_in_turn():
+    assert strided_microbatches(8, 2, 2) == (((0, 2), (4, 6)), ((1, 3), (5, 7)))
+
+
+@pytest.mark.parametrize(
+    ("num_samples", "changes", "remedy"),
+    [
+        (8, {"micro_batch_size": 1, "max_tokens": 9}, "pass exactly one of"),
+        (8, {}, "pass exactly one of"),
+        (9, {"micro_batch_size": 1}, "trim the batch"),
+        (0, {"micro_batch_size": 1}, "trim the batch"),
+        (8, {"micro_batch_size": 3}, "change global_batch_size or micro_batch_size"),
+        (8, {"micro_batch_size": 0}, "pass 1 or more"),
+        (8, {"max_tokens": 3}, "raise max_tokens to 5"),
+        (8, {"max_tokens": 5, "slot_multiple": 5}, "lower data_parallel_size or slot_multiple"),
+    ],
+)
+def test_batches_that_do_not_divide_are_refused_with_the_remedy(num_samples, changes, remedy):
+    arguments = {"cost": [1.0] * num_samples, "global_batch_size": 4, **changes}
+    with pytest.raises(ValueError, match=remedy):
+        split([5] * num_samples, 2, **arguments)

@@ -1,0 +1,112 @@
+"""The feature's hooks over the turns of a rollout."""
+
+import base64
+
+import numpy as np
+import pytest
+
+from miles_periodic.hooks import PeriodicError, RolloutState
+from miles_periodic.hooks.values import RouteShape
+from miles_periodic.plugins.delta_router_replay import RouteRowsError
+from miles_periodic.plugins.delta_router_replay.feature import DeltaRouterReplay
+
+SHAPE = RouteShape(num_layers=2, top_k=2, num_experts=8)
+REQUEST = {"return_routed_experts": True}
+
+
+class Server:
+    """Answers with the rows [start, tokens - 1) of routes that depend on the tokens alone."""
+
+    def routes(self, tokens):
+        token = np.asarray(tokens)[:-1, None]
+        first = (token + np.arange(2)) % 8
+        return np.stack([first, (first + 1 + token % 7) % 8], axis=-1).astype(np.int32)
+
+    def answer(self, tokens, fields):
+        rows = self.routes(tokens)[(fields or {}).get("routed_experts_start_len", 0) :]
+        return base64.b64encode(rows.tobytes()).decode()
+
+
+@pytest.fixture
+def feature():
+    return DeltaRouterReplay()
+
+
+def turn(feature, rollout, prompt, new, server=None):
+    server = server or Server()
+    fields = feature.generate_request_fields(rollout=rollout, tokens=prompt, request=REQUEST)
+    tokens = [*prompt, *new]
+    rows = feature.routed_experts_of_response(
+        rollout=rollout, tokens=tokens, payload=server.answer(tokens, fields), shape=SHAPE, request_id="r"
+    )
+    return fields, tokens, rows
+
+
+def test_the_first_turn_asks_for_everything(feature):
+    fields, _, rows = turn(feature, RolloutState(), [1, 2, 3], [4, 5])
+    assert fields is None and len(rows) == 4
+
+
+def test_a_later_turn_asks_only_for_rows_that_are_not_held(feature):
+    rollout = RolloutState()
+    _, tokens, _ = turn(feature, rollout, [1, 2, 3], [4, 5])
+    fields, tokens, rows = turn(feature, rollout, [*tokens, 6, 7], [0, 1])
+    assert fields == {"routed_experts_start_len": 4}
+    assert (rows == Server().routes(tokens)).all()
+
+
+def test_rewritten_history_drops_the_rows_behind_the_first_changed_token(feature):
+    rollout = RolloutState()
+    turn(feature, rollout, [1, 2, 3], [4, 5])
+    fields, tokens, rows = turn(feature, rollout, [1, 2, 7, 7, 7, 7], [3])
+    assert fields == {"routed_experts_start_len": 2}
+    assert (rows == Server().routes(tokens)).all()
+
+
+def test_a_request_without_replay_is_left_alone(feature):
+    assert feature.generate_request_fields(rollout=RolloutState(), tokens=[1], request={}) is None
+
+
+def test_a_server_that_ignores_the_start_is_refused(feature):
+    class Deaf(Server):
+        def answer(self, tokens, fields):
+            return super().answer(tokens, None)
+
+    rollout = RolloutState()
+    _, tokens, _ = turn(feature, rollout, [1, 2, 3], [4, 5])
+    with pytest.raises(RouteRowsError, match="ignored routed_experts_start_len"):
+        turn(feature, rollout, tokens, [6], Deaf())
+
+
+def test_the_trainer_gets_int32_of_the_same_values(feature):
+    rows = np.array([[[7, 1]]], np.uint8)
+    wide = feature.routed_experts_for_training(rows=rows)
+    assert wide.dtype == np.int32 and wide.tolist() == rows.tolist()
+
+
+def proof_of(feature):
+    (proof,) = feature.server_proofs(request=REQUEST)
+    return proof
+
+
+def answers(*rows):
+    texts = [None if n is None else base64.b64encode(bytes(16 * n)).decode() for n in rows]
+    return [{"meta_info": {} if t is None else {"routed_experts": t}} for t in texts]
+
+
+def test_a_router_that_drops_routes_is_found_by_the_round_trip(feature):
+    with pytest.raises(PeriodicError, match="--use-miles-router"):
+        proof_of(feature).check(answers(None, None))
+
+
+def test_a_server_that_answers_a_delta_in_full_is_found_by_the_round_trip(feature):
+    with pytest.raises(PeriodicError, match="ignores the field"):
+        proof_of(feature).check(answers(8, 8))
+
+
+def test_a_server_that_answers_a_delta_passes_the_round_trip(feature):
+    proof_of(feature).check(answers(8, 3))
+
+
+def test_no_round_trip_is_made_where_nothing_is_replayed(feature):
+    assert feature.server_proofs(request={}) is None
