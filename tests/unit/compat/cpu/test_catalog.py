@@ -3,7 +3,6 @@
 from types import ModuleType
 
 import pytest
-
 from miles_periodic.compat.cpu.catalog import STAND_INS
 from miles_periodic.compat.cpu.stand_in import StandIn
 from miles_periodic.hooks.errors import PeriodicError
@@ -30,9 +29,4 @@ def test_a_stand_in_says_what_fails_what_triggers_it_and_why_it_is_safe(stand_in
 )
 def test_a_stand_in_refuses_a_module_without_its_target(stand_in: StandIn):
     with pytest.raises(PeriodicError, match="nothing to stand in for"):
-        stand_in.apply(_without_targets(stand_in.module))
-
-
-def _without_targets(name: str) -> ModuleType:
-    """An empty module of that name that still has the torch parts a stand-in builds its own from."""
-    return ModuleType(name)
+        stand_in.apply(ModuleType(stand_in.module))

@@ -5,7 +5,6 @@ import json
 from types import SimpleNamespace
 
 import pytest
-
 from miles_periodic.compat.cpu import game
 
 

@@ -3,7 +3,6 @@
 from types import SimpleNamespace
 
 import pytest
-
 from miles_periodic.compat.cpu import gloo
 
 

@@ -4,7 +4,6 @@ import importlib
 import sys
 
 import pytest
-
 from miles_periodic.compat.cpu import sgl_kernel
 
 

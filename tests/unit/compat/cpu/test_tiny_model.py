@@ -8,8 +8,8 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("tokenizers")
 
-from miles_periodic.compat.cpu import tiny_model  # noqa: E402
-from miles_periodic.compat.cpu.tiny_model import TinyModel  # noqa: E402
+from miles_periodic.compat.cpu import tiny_model
+from miles_periodic.compat.cpu.tiny_model import TinyModel
 
 
 @pytest.fixture(scope="module")
