@@ -2,6 +2,8 @@
 
 tree            an upstream's sources, read by AST and never imported
 fingerprints    signature and content of a target, and the shapes that are known (known_shapes/)
+follow          a field from its declaration to what consumes it; scopes, places, calls and uses
+                are its parts: names and types, where a value is, what a call or statement does
 probes/         per feature: native, inject or unsupported on a tree, with evidence
 binding         where one hook spec meets one upstream symbol
 bindings/       per feature: the adapters

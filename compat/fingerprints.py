@@ -13,7 +13,7 @@ import ast
 import copy
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -27,7 +27,7 @@ class Fingerprint:
 
     signature: the parameters as written, such as `(self, data, dp_size)`; for a class its bases.
     content: sha256 over the definition's AST without docstrings, decorators included; comments,
-        blank lines and line numbers do not count.
+        blank lines and line numbers do not count, nor does the Python that reads the tree.
     """
 
     signature: str
@@ -48,8 +48,29 @@ def fingerprint_of(definition: Definition) -> Fingerprint:
     for node in ast.walk(bare):
         if isinstance(node, Definition) and ast.get_docstring(node, clean=False) is not None:
             node.body = node.body[1:] or [ast.Pass()]
-    text = ast.dump(bare, annotate_fields=False)
+    text = "".join(_written(bare))
     return Fingerprint(_signature(definition), hashlib.sha256(text.encode()).hexdigest()[:32])
+
+
+def _written(node: object) -> Iterator[str]:
+    """A node as text that every Python from 3.10 writes alike.
+
+    `ast.dump` does not: 3.12 added `type_params` and 3.13 leaves empty fields out.
+    """
+    if isinstance(node, list):
+        yield "["
+        for item in node:
+            yield from _written(item)
+        yield "]"
+    elif isinstance(node, ast.AST):
+        yield f"({type(node).__name__}"
+        for name, value in ast.iter_fields(node):
+            if value is not None and value != [] and name not in {"ctx", "kind", "type_comment"}:
+                yield f" {name}="
+                yield from _written(value)
+        yield ")"
+    else:
+        yield repr(node)
 
 
 def _signature(definition: Definition) -> str:

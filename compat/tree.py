@@ -12,6 +12,7 @@ from miles_periodic.hooks.decisions import UPSTREAMS, Evidence
 from miles_periodic.hooks.errors import PeriodicError
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 class Tree:
@@ -73,9 +74,9 @@ class Tree:
         for portion in self.portions:
             base = portion.joinpath(*parts[1:])
             for candidate in (base.with_suffix(".py"), base / "__init__.py"):
-                if len(parts) > 1 or candidate.name == "__init__.py":
-                    if candidate.is_file():
-                        return candidate
+                inside = len(parts) > 1 or candidate.name == "__init__.py"
+                if inside and candidate.is_file():
+                    return candidate
         return None
 
     def relative(self, path: Path) -> str:
@@ -126,10 +127,22 @@ def _is_package(upstream: str, folder: Path) -> bool:
     return named or any((folder / landmark).is_dir() for landmark in LANDMARKS[upstream])
 
 
-@lru_cache(maxsize=4096)
 def read_text(path: Path) -> str:
-    """A source file's text; undecodable bytes become replacement characters."""
-    return path.read_text(encoding="utf-8", errors="replace")
+    """A source file's text without a byte order mark; undecodable bytes become replacements.
+
+    A file that changed is read again.
+    """
+    return _text_at(path, *_stamp(path))
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    status = path.stat()
+    return status.st_mtime_ns, status.st_size
+
+
+@lru_cache(maxsize=4096)
+def _text_at(path: Path, changed_ns: int, size_bytes: int) -> str:
+    return path.read_text(encoding="utf-8-sig", errors="replace")
 
 
 class SourceModule:
@@ -152,6 +165,50 @@ class SourceModule:
                 remedy="Repair the tree, or plan with the Python that runs it.",
             ) from error
 
+    @cached_property
+    def parents(self) -> dict[ast.AST, ast.AST]:
+        """Every node of the AST to the node that holds it."""
+        nodes = ast.walk(self.syntax)
+        return {child: node for node in nodes for child in ast.iter_child_nodes(node)}
+
+    @cached_property
+    def classes(self) -> tuple[ast.ClassDef, ...]:
+        """Every class in the module, nested ones included."""
+        return tuple(node for node in ast.walk(self.syntax) if isinstance(node, ast.ClassDef))
+
+    @cached_property
+    def functions(self) -> tuple[ast.FunctionDef | ast.AsyncFunctionDef, ...]:
+        """Every function and method in the module, nested ones included."""
+        kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
+        return tuple(node for node in ast.walk(self.syntax) if isinstance(node, kinds))
+
+    @cached_property
+    def attribute_loads(self) -> dict[str, list[ast.expr]]:
+        """Attribute name to the expressions that read it, `getattr(x, "name")` included."""
+        found: dict[str, list[ast.expr]] = {}
+        for node in ast.walk(self.syntax):
+            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+                found.setdefault(node.attr, []).append(node)
+            elif isinstance(node, ast.Call) and (name := getattr_name(node)) is not None:
+                found.setdefault(name, []).append(node)
+        return found
+
+    def enclosing(self, node: ast.AST, *kinds: type[ast.AST]) -> ast.AST | None:
+        """The nearest node of one of `kinds` that holds `node`."""
+        above = self.parents.get(node)
+        while above is not None and not isinstance(above, kinds):
+            above = self.parents.get(above)
+        return above
+
+    def qualname(self, node: ast.AST) -> str:
+        """The dotted name of the definition that `node` is or stands in; empty at the top level."""
+        names = [node.name] if isinstance(node, Definition) else []
+        above = self.enclosing(node, *_DEFINITIONS)
+        while above is not None:
+            names.append(above.name)
+            above = self.enclosing(above, *_DEFINITIONS)
+        return ".".join(reversed(names))
+
     def definition(self, qualname: str) -> Definition | None:
         """The function, method or class of that dotted name at the module's top level.
 
@@ -172,6 +229,14 @@ class SourceModule:
         return Evidence(self.tree.relative(self.path), line, what)
 
 
+def getattr_name(call: ast.Call) -> str | None:
+    """The name that `getattr(x, "name")` reads, or None where the call is another one."""
+    is_getattr = isinstance(call.func, ast.Name) and call.func.id == "getattr"
+    if is_getattr and len(call.args) >= 2 and isinstance(call.args[1], ast.Constant):
+        return str(call.args[1].value)
+    return None
+
+
 def _defined_in(scope: ast.AST) -> Iterator[Definition]:
     """Definitions in a body, looking through `if`, `try` and `with`, not into functions."""
     for node in ast.iter_child_nodes(scope):
@@ -181,7 +246,11 @@ def _defined_in(scope: ast.AST) -> Iterator[Definition]:
             yield from _defined_in(node)
 
 
-@lru_cache(maxsize=4096)
 def read_module(tree: Tree, path: Path) -> SourceModule:
-    """The module of a file, parsed once per tree."""
+    """The module of a file, parsed once per tree and state of the file."""
+    return _module_at(tree, path, *_stamp(path))
+
+
+@lru_cache(maxsize=4096)
+def _module_at(tree: Tree, path: Path, changed_ns: int, size_bytes: int) -> SourceModule:
     return SourceModule(tree, path)

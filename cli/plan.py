@@ -1,0 +1,119 @@
+"""`miles plan`: what each feature would do here, and the evidence for it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console, Group
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from miles_periodic.cli.options import AcceptDrift, AllowMissing, Plugins, Selection
+from miles_periodic.cli.selected import plan_for, select_features
+from miles_periodic.compat.plan import Plan, Row, trees_from
+from miles_periodic.hooks.decisions import Inject, Unsupported, word
+
+#: From this width on, a place and what was seen there share a line.
+_WIDE = 120
+_COLOURS = {"native": "green", "inject": "cyan", "off": "dim", "unsupported": "bold red"}
+
+
+def plan_command(
+    context: typer.Context,
+    json_output: Annotated[
+        bool, typer.Option("--json", help="Print the plan as JSON (schema 1) and nothing else.")
+    ] = False,
+    tree: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--tree",
+            metavar="UPSTREAM=DIR",
+            help="Plan against this unpacked wheel or checkout instead of what is installed: the "
+            "package folder or the one that holds it. Upstreams: sglang, megatron, miles. "
+            "Nothing in it is imported. Repeatable.",
+        ),
+    ] = None,
+    plugins: Plugins = None,
+    accept_drift: AcceptDrift = None,
+    allow_missing: AllowMissing = None,
+) -> None:
+    """Show what each feature would do in this environment, and why.
+
+    [green]native[/green]: the upstream has it, declared and consumed; nothing is touched.
+    [cyan]inject[/cyan]: it lacks it, and every target that we wrap has a known shape.
+    [dim]off[/dim]: not asked for. [red]unsupported[/red]: cannot be had here, with what to do.
+
+    Sources are read, never imported, and version numbers are not trusted: evidence is a place in
+    the sources. Try [bold]miles plan --tree sglang=./unpacked-wheel[/bold].
+    """
+    before = context.obj if isinstance(context.obj, Selection) else Selection()
+    selection = replace(
+        before,
+        plugins=plugins if plugins is not None else before.plugins,
+        accept_drift=(*before.accept_drift, *(accept_drift or ())),
+        allow_missing=(*before.allow_missing, *(allow_missing or ())),
+    )
+    selected = select_features(selection, default="periodic")
+    show(plan_for(selected, selection, trees_from(tree or ())), json_output)
+
+
+def show(plan: Plan, json_output: bool = False, console: Console | None = None) -> None:
+    """Print a plan as JSON, or for people: the environment, then a table per feature."""
+    if json_output:
+        typer.echo(json.dumps(plan.to_json(), indent=2))
+        return
+    console = console or Console(highlight=False)
+    console.print(_surroundings(plan))
+    for slug in plan.features:
+        console.print()
+        console.print(Text(slug, style="bold"))
+        console.print(_table(plan.rows_of(slug), wide=console.width >= _WIDE))
+
+
+def _table(rows: tuple[Row, ...], *, wide: bool) -> Table:
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("upstream", no_wrap=True, min_width=8)
+    table.add_column("decision", no_wrap=True, min_width=11)
+    table.add_column("why", overflow="fold", ratio=1)
+    for row in rows:
+        decision = word(row.decision)
+        table.add_row(row.upstream, Text(decision, style=_COLOURS[decision]), _why(row, wide))
+    return table
+
+
+def _why(row: Row, wide: bool) -> Group:
+    decision = row.decision
+    below = []
+    for evidence in decision.evidence:
+        place = f"{evidence.path}:{evidence.line}" if evidence.line else evidence.path
+        gap = "  " if wide else "\n"
+        below.append(Text.assemble((place, "blue"), gap, (evidence.what, "dim")))
+    if isinstance(decision, Inject):
+        below.append(Text(f"bindings: {', '.join(decision.bindings)}", style="cyan"))
+    if isinstance(decision, Unsupported):
+        parts = ("target", "expected", "found")
+        below += [Text(f"{p}: {getattr(decision, p)}") for p in parts if getattr(decision, p)]
+        below.append(Text(decision.remedy, style="yellow"))
+    return Group(Text(decision.reason), *(Padding(text, (0, 0, 0, 2)) for text in below))
+
+
+def _surroundings(plan: Plan) -> Text:
+    """One line of what else decides, and one line per tree that was read."""
+    present = [_said(name, entry) for name, entry in plan.environment.items() if entry["present"]]
+    absent = [name for name, entry in plan.environment.items() if not entry["present"]]
+    lines = [" · ".join(present)]
+    if absent:
+        lines.append(f"not here: {', '.join(absent)}")
+    lines += [f"{upstream}: {tree}" for upstream, tree in plan.trees.items()]
+    return Text("\n".join(lines), style="dim")
+
+
+def _said(name: str, entry: dict[str, Any]) -> str:
+    version = entry["version"] or entry.get("provided_by", "of unknown version")
+    commit = f" @ {entry['commit'][:10]}" if entry["commit"] else ""
+    devices = [f"{d['name']} ({d['capability']})" for d in entry.get("devices", ())]
+    return " ".join([name, version + commit, *devices])

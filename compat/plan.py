@@ -1,0 +1,262 @@
+"""Feature x upstream to a decision, made before anything starts and the same in every process."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from miles_periodic.compat import environment as surroundings
+from miles_periodic.compat import fingerprints
+from miles_periodic.compat.catalog import BINDINGS
+from miles_periodic.compat.fingerprints import Fingerprint, KnownShape
+from miles_periodic.compat.probes import PROBES
+from miles_periodic.compat.tree import Tree
+from miles_periodic.hooks.decisions import UPSTREAMS, Decision, Inject, Off, Unsupported, word
+from miles_periodic.hooks.errors import PeriodicError
+from miles_periodic.hooks.feature import Feature
+from miles_periodic.hooks.nearest_name import did_you_mean
+
+SCHEMA = 1
+
+_BROUGHT_BY = {
+    "sglang": "miles-rl 0.0.2 or sglang",
+    "megatron": "miles-rl 0.0.2 or megatron-core",
+    "miles": "miles-rl 0.0.2",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One feature on one upstream that it touches."""
+
+    feature: str
+    upstream: str
+    decision: Decision
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What each feature gets on each upstream that it touches.
+
+    features: every slug that was planned, also one that touches no upstream.
+    rows: in the order of `features` and of UPSTREAMS.
+    trees: upstream to the tree that was read, for messages.
+    environment: what `compat.environment.describe` said.
+    allow_missing: features that may be unsupported without stopping the launch.
+    """
+
+    features: tuple[str, ...]
+    rows: tuple[Row, ...]
+    trees: Mapping[str, str]
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    allow_missing: tuple[str, ...] = ()
+
+    def rows_of(self, feature: str) -> tuple[Row, ...]:
+        """The rows of one feature."""
+        return tuple(row for row in self.rows if row.feature == feature)
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan as plain values; the keys that schema 1 names are always there."""
+        return {
+            "schema": SCHEMA,
+            "environment": {**self.environment, "trees": dict(self.trees)},
+            "features": [
+                {
+                    "feature": slug,
+                    "decisions": [_as_json(r.upstream, r.decision) for r in self.rows_of(slug)],
+                }
+                for slug in self.features
+            ],
+        }
+
+    def problems(self) -> list[PeriodicError]:
+        """One error for each row that is unsupported and whose feature may not be missing."""
+        return [
+            PeriodicError(
+                f"{row.feature} cannot be had on {row.upstream}: {row.decision.reason}.",
+                feature=row.feature,
+                tree=self.trees.get(row.upstream, "not installed"),
+                target=row.decision.target,
+                expected=row.decision.expected,
+                found=row.decision.found,
+                remedy=f"{row.decision.remedy} "
+                f"--allow-missing {row.feature} starts without the feature.",
+            )
+            for row in self.rows
+            if isinstance(row.decision, Unsupported) and row.feature not in self.allow_missing
+        ]
+
+    def dropped(self) -> tuple[str, ...]:
+        """Slugs that are on, cannot be had here, and may be missing: the run goes without them."""
+        missing = {row.feature for row in self.rows if isinstance(row.decision, Unsupported)}
+        return tuple(s for s in self.features if s in missing and s in self.allow_missing)
+
+
+def _as_json(upstream: str, decision: Decision) -> dict[str, Any]:
+    entry: dict[str, Any] = {
+        "upstream": upstream,
+        "decision": word(decision),
+        "reason": decision.reason,
+        "evidence": [{"path": e.path, "line": e.line, "what": e.what} for e in decision.evidence],
+    }
+    if isinstance(decision, Inject):
+        entry["bindings"] = list(decision.bindings)
+    if isinstance(decision, Unsupported):
+        for key in ("target", "expected", "found", "remedy"):
+            entry[key] = getattr(decision, key)
+    return entry
+
+
+def make_plan(
+    features: Sequence[type[Feature]],
+    on: Collection[str],
+    trees: Mapping[str, Tree],
+    accept_drift: Collection[str] = (),
+    allow_missing: Collection[str] = (),
+    environment: Mapping[str, Any] | None = None,
+) -> Plan:
+    """Decide every known feature on every upstream that it touches.
+
+    on: slugs that the user asked for; the others are off and no tree is read for them.
+    trees: upstream to its tree; one that is missing is not installed.
+    accept_drift: slugs whose bindings may meet shapes that are not known; recorded in the reason.
+
+    Raises PeriodicError where `on` or `accept_drift` names a feature that is not known or not on.
+    """
+    slugs = [feature.slug for feature in features]
+    _check_names("--plugins", on, slugs)
+    _check_names("--accept-drift", accept_drift, list(on))
+    rows = [
+        Row(
+            slug,
+            upstream,
+            _decide(slug, upstream, trees.get(upstream), slug in accept_drift)
+            if slug in on
+            else Off("not asked for"),
+        )
+        for slug in slugs
+        for upstream in UPSTREAMS
+        if upstream in PROBES.get(slug, {})
+    ]
+    return Plan(
+        tuple(slugs),
+        tuple(rows),
+        {upstream: tree.name for upstream, tree in trees.items()},
+        dict(surroundings.describe() if environment is None else environment),
+        tuple(allow_missing),
+    )
+
+
+def _check_names(option: str, names: Collection[str], known: Sequence[str]) -> None:
+    for name in names:
+        if name not in known:
+            raise PeriodicError(
+                f"{option} names {name!r}, which is no feature that is on.",
+                feature=name,
+                remedy=did_you_mean(name, known)
+                if known
+                else f"Switch {name} on or drop {option}.",
+            )
+
+
+def _decide(slug: str, upstream: str, tree: Tree | None, accept_drift: bool) -> Decision:
+    if tree is None:
+        return Unsupported(
+            f"{upstream} is not installed",
+            f"Install {_BROUGHT_BY[upstream]}, or give --tree {upstream}=DIR.",
+            target=upstream,
+            expected=f"an installed package {upstream!r} or a tree",
+            found="neither",
+        )
+    decision = PROBES[slug][upstream](tree)
+    if isinstance(decision, Inject):
+        return _with_known_shapes(decision, slug, tree, accept_drift)
+    return decision
+
+
+def _with_known_shapes(decision: Inject, slug: str, tree: Tree, accept_drift: bool) -> Decision:
+    """`decision` where each target of its bindings has a known shape, or what stands against it."""
+    targets = sorted({t for name in decision.bindings for t in BINDINGS[name].targets})
+    drifted = []
+    for target in targets:
+        shape = fingerprints.of_target(tree, target)
+        if shape is None:
+            return _missing(decision, target)
+        known = fingerprints.known_shapes().get(target, ())
+        if shape not in [k.fingerprint for k in known]:
+            if not accept_drift:
+                return _unknown(decision, slug, target, shape, known)
+            drifted.append(f"{target} {shape.signature} {shape.content[:12]}")
+    if drifted:
+        reason = f"{decision.reason}; drift accepted on request: {'; '.join(drifted)}"
+        return replace(decision, reason=reason)
+    return decision
+
+
+def _missing(decision: Inject, target: str) -> Unsupported:
+    labels = ", ".join(k.label for k in fingerprints.known_shapes().get(target, ()))
+    return Unsupported(
+        f"{decision.reason}; but the target {target} is not there",
+        f"Use a tree that has it: {labels}." if labels else "Use a tree that has it.",
+        decision.evidence,
+        target,
+        expected=f"a definition, as in {labels}" if labels else "a definition",
+        found="no such definition",
+    )
+
+
+def _unknown(
+    decision: Inject,
+    slug: str,
+    target: str,
+    shape: Fingerprint,
+    known: Sequence[KnownShape],
+) -> Unsupported:
+    """An unknown shape; the override is only recommended where the signature is a known one."""
+    nearest = [k for k in known if k.fingerprint.signature == shape.signature]
+    shown = [
+        f"{k.fingerprint.signature} {k.fingerprint.content} ({k.label})" for k in nearest or known
+    ]
+    labels = ", ".join(k.label for k in known) or "none recorded"
+    drift = "a known signature with an unknown body" if nearest else "an unknown signature"
+    remedy = f"Use a tree whose shape is known ({labels})"
+    if nearest:
+        remedy += f", or read the change and give --accept-drift {slug}"
+    return Unsupported(
+        f"{decision.reason}; but {target} has {drift}",
+        f"{remedy}.",
+        decision.evidence,
+        target,
+        expected="; ".join(shown) or "a recorded shape",
+        found=f"{shape.signature} {shape.content}",
+    )
+
+
+def trees_from(options: Sequence[str]) -> dict[str, Tree]:
+    """`["sglang=DIR", …]` to trees; an upstream without an option is the installed one, if any.
+
+    Raises PeriodicError on bad syntax, an unknown or repeated upstream, and a folder that holds
+    no such package.
+    """
+    given: dict[str, Tree] = {}
+    for option in options:
+        upstream, equals, folder = option.partition("=")
+        if not (equals and upstream and folder):
+            raise PeriodicError(
+                f"--tree {option!r} is not an upstream and a folder.",
+                remedy="Write it as --tree sglang=DIR.",
+            )
+        if upstream not in UPSTREAMS:
+            raise PeriodicError(
+                f"No upstream is named {upstream!r}.", remedy=did_you_mean(upstream, UPSTREAMS)
+            )
+        if upstream in given:
+            raise PeriodicError(
+                f"--tree names {upstream} twice.", remedy=f"Give one folder for {upstream}."
+            )
+        given[upstream] = Tree.at(upstream, Path(folder))
+    installed = {u: Tree.installed(u) for u in UPSTREAMS if u not in given}
+    found = given | {u: tree for u, tree in installed.items() if tree is not None}
+    return {upstream: found[upstream] for upstream in UPSTREAMS if upstream in found}

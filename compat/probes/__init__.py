@@ -1,0 +1,12 @@
+"""What each feature finds in each upstream: native, inject or unsupported, with evidence.
+
+table                 feature slug to upstream to probe
+sightings             the few AST shapes that probes look for
+delta_router_replay   who asks for new rows only, who serves them, who replays them
+kv_preservation       in-place pause, salts from the request to the radix key, the flush
+cost_aware_packing    who splits a batch, who iterates over it
+"""
+
+from miles_periodic.compat.probes.table import PROBES, Probe
+
+__all__ = ["PROBES", "Probe"]

@@ -1,0 +1,27 @@
+"""Feature slug to upstream to probe; an upstream that is missing here is not touched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from miles_periodic.compat.probes import cost_aware_packing, delta_router_replay, kv_preservation
+from miles_periodic.compat.tree import Tree
+from miles_periodic.hooks.decisions import Decision
+
+Probe = Callable[[Tree], Decision]
+
+PROBES: dict[str, dict[str, Probe]] = {
+    "delta-router-replay": {
+        "sglang": delta_router_replay.sglang,
+        "megatron": delta_router_replay.megatron,
+        "miles": delta_router_replay.miles,
+    },
+    "kv-preservation": {
+        "sglang": kv_preservation.sglang,
+        "miles": kv_preservation.miles,
+    },
+    "cost-aware-packing": {
+        "megatron": cost_aware_packing.megatron,
+        "miles": cost_aware_packing.miles,
+    },
+}
