@@ -110,5 +110,7 @@ def main() -> None:
     try:
         app()
     except PeriodicError as error:
-        Console(stderr=True, highlight=False).print(f"[bold red]error[/bold red] {error}", soft_wrap=True, markup=True)
+        Console(stderr=True, highlight=False).print(
+            f"[bold red]error[/bold red] {error}", soft_wrap=True, markup=True
+        )
         sys.exit(error.status)

@@ -18,8 +18,9 @@ class Binding:
     upstream: which tree the target is in.
     target: `package.module:Class.method`; the module must be the one that defines it.
     adapter: `package.module:function`, imported only in a process that imports the target.
-    processes: the roles (see roll_call.roles) in which the target's module is expected; the
-        muster asks that at least one process of each role applied the binding.
+    processes: the roles (see roll_call.roles) that have imported the target's module by the time
+        the first step starts; the muster asks that a process of each applied the binding. Empty
+        where the module is imported later or not on every path.
     relies_on: further targets whose shape the adapter depends on without wrapping them.
     """
 

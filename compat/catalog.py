@@ -51,10 +51,36 @@ BINDINGS: dict[str, Binding] = {
                 "get_rollout_topk_from_response"
             ),
             adapter=f"{_ADAPTERS}.routed_experts:decode",
-            processes=("rollout-manager",),
             relies_on=(
                 "miles.rollout.generate_utils.generate_endpoint_utils:compute_request_payload",
                 "miles.rollout.generate_utils.generate_endpoint_utils:update_sample_from_response",
+            ),
+        ),
+        Binding(
+            name="server/carry-start",
+            upstream="sglang",
+            target=(
+                "sglang.srt.managers.tokenizer_manager:TokenizerManager._create_tokenized_object"
+            ),
+            adapter=f"{_ADAPTERS}.server_routes:carry",
+        ),
+        Binding(
+            name="server/remember-start",
+            upstream="sglang",
+            target="sglang.srt.managers.scheduler:Scheduler.handle_generate_request",
+            adapter=f"{_ADAPTERS}.server_routes:remember",
+        ),
+        Binding(
+            name="server/collect-from-start",
+            upstream="sglang",
+            target=(
+                "sglang.srt.managers.scheduler_output_processor_mixin:"
+                "SchedulerOutputProcessorMixin.maybe_collect_routed_experts"
+            ),
+            adapter=f"{_ADAPTERS}.server_routes:collect",
+            relies_on=(
+                "sglang.srt.layers.moe.routed_experts_capturer:"
+                "_RoutedExpertsCapturerReal.get_routed_experts",
             ),
         ),
         Binding(
@@ -96,6 +122,11 @@ ALWAYS: dict[str, tuple[str, ...]] = {"miles": ("launch/muster",)}
 #: Feature slug to upstream to the names of the bindings that an `Inject` there puts in.
 FEATURE_BINDINGS: dict[str, dict[str, tuple[str, ...]]] = {
     "delta-router-replay": {
+        "sglang": (
+            "server/carry-start",
+            "server/remember-start",
+            "server/collect-from-start",
+        ),
         "miles": (
             "launch/arguments",
             "rollout/scope",

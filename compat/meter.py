@@ -75,7 +75,9 @@ async def _metered_post(folder: Path, post, args, kwargs):
 
 
 def _request_parts(request: dict, meta: dict) -> dict[str, Any]:
+    asked = {key: value for key, value in request.items() if "routed_experts" in key}
     return {
+        "routes_request_bytes": len(json.dumps(asked)) if asked else 0,
         "tokens": list(request["input_ids"]),
         "new_tokens": [item[1] for item in meta.get("output_token_logprobs") or ()],
         "salt": request.get("extra_key"),
@@ -88,13 +90,12 @@ def _request_parts(request: dict, meta: dict) -> dict[str, Any]:
 
 def _metered_shard(folder: Path, get_rollout_data, args, kwargs):
     data = get_rollout_data(*args, **kwargs)
-    indices = data.get("sample_indices") or list(data["partition"])
+    indices = [int(index) for index in data["sample_indices"]]
     _write(
         folder,
         SHARDS,
-        partition=[int(i) for i in data["partition"]],
-        lengths=[int(n) for n in data["total_lengths"]],
-        own_lengths=[len(t) for t in data["tokens"]],
+        indices=indices,
+        lengths=[len(tokens) for tokens in data["tokens"]],
         samples={str(index): _digests(data, i) for i, index in enumerate(indices)},
     )
     return data

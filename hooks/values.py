@@ -69,7 +69,7 @@ class TrainBatch:
 class DataParallelSplit:
     """Who trains on what, and in which order.
 
-    partitions[rank]: sample indices of the batch in training order; equal counts on every rank.
+    partitions[rank]: sample indices of the batch in training order; equal counts on every rank where micro-batches have a fixed size.
     micro_batches[rank]: lists of positions *within the rank's partition*, one list per
         micro-batch, or None where consecutive runs of `micro_batch_size` are meant.
     num_micro_batches: micro-batches per optimizer step, the same on every rank; None as above.

@@ -70,14 +70,20 @@ def differencing(
     for start in range(0, len(order), step):
         singles = [(values[i], [i]) for i in reversed(order[start : start + step])]
         parts = singles + [(0, []) for _ in range(num_parts - len(singles))]
-        heap.append((parts[-1][0] - parts[0][0], next(ticket), parts))
+        heap.append(_entry(parts, next(ticket)))
     heapq.heapify(heap)
     while len(heap) > 1:
-        _, _, first = heapq.heappop(heap)
-        _, _, second = heapq.heappop(heap)
+        *_, first = heapq.heappop(heap)
+        *_, second = heapq.heappop(heap)
         merged = sorted(
             ((a + b, x + y) for (a, x), (b, y) in zip(first, reversed(second), strict=True)),
             key=lambda part: -part[0],
         )
-        heapq.heappush(heap, (merged[-1][0] - merged[0][0], next(ticket), merged))
-    return [part for _, part in heap[0][2]]
+        heapq.heappush(heap, _entry(merged, next(ticket)))
+    return [part for _, part in heap[0][-1]]
+
+
+def _entry(parts: list[tuple[int, list[int]]], ticket: int) -> tuple:
+    """Sorts before partitions with a narrower spread, then before those with a smaller largest."""
+    largest, smallest = parts[0][0], parts[-1][0]
+    return smallest - largest, -largest, ticket, parts

@@ -6,5 +6,6 @@ muster           the driver asks whether every expected binding is in place
 rollout_scope    where one rollout begins and ends
 rollout_request  the fields of a `/generate` request, and the proofs before the first one
 routed_experts   the routes of a response, and their dtype in the trainer
+server_routes    a delta of routes from servers that declare it and never read it
 packing          who trains on what, and in which micro-batches
 """

@@ -128,8 +128,7 @@ class Member:
             for name, reason in self._broken():
                 self.report_failure(name, reason)
                 self._stop(f"the binding {name}: {reason}")
-            if self._counts or self._applied:
-                self.report_counts()
+            self._report_changes()
 
     def _broken(self) -> Iterator[tuple[str, str]]:
         """Bindings that should be in place in this process and are not, with the reason.
@@ -148,12 +147,17 @@ class Member:
             yield name, "its module was imported and it was not applied"
         self._unapplied_before = unapplied
 
-    def report_counts(self) -> None:
-        """Send the counts and the title, where they changed since the last time."""
+    def _report_changes(self) -> None:
+        """Send counts and title where they changed; a process without bindings need not arrive."""
         now = (Counter(self._counts), process_title())
-        if now != self._reported:
-            self._reported = now
-            self._tell(wire.CONSULTED, counts=dict(now[0]), title=now[1])
+        if now == self._reported:
+            return
+        self._reported = now
+        parts = {"counts": dict(now[0]), "title": now[1]}
+        if self._applied or now[0]:
+            self._tell(wire.CONSULTED, **parts)
+        elif self._line is not None:
+            self._send(wire.CONSULTED, **parts)
 
     def _report_last_counts(self) -> None:
         if self._line is not None and self._counts:

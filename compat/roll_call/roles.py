@@ -23,6 +23,19 @@ _ROLES = (
 )
 
 
+#: Roles that compute something of the run; the others only serve them.
+ROLES_OF_A_RUN = (
+    "driver",
+    "rollout-manager",
+    "trainer",
+    "engine",
+    "scheduler",
+    "detokenizer",
+    "data-parallel-controller",
+    "server",
+)
+
+
 def role_of(title: str) -> str:
     """The role that a title shows, or `process` where it shows none."""
     for pattern, role in _ROLES:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from miles_periodic.compat.binding import Binding
-from miles_periodic.compat.roll_call.roles import role_of
+from miles_periodic.compat.roll_call.roles import ROLES_OF_A_RUN, role_of
 
 
 @dataclass(slots=True)
@@ -80,7 +80,10 @@ class Roll:
         return [b.name for b in self.bindings if b.name in applied - called]
 
     def rows(self) -> list[dict[str, object]]:
-        """The entries that applied or consulted anything, as plain rows for tables and JSON."""
+        """The processes that have a part in the run, as plain rows for tables and JSON.
+
+        Those that applied or consulted a binding, and those whose title shows a role.
+        """
         return [
             {
                 "host": entry.host,
@@ -91,5 +94,5 @@ class Roll:
                 "consulted": dict(sorted(entry.consulted.items())),
             }
             for entry in self.entries
-            if entry.applied or entry.consulted
+            if entry.applied or entry.consulted or self.role(entry) in ROLES_OF_A_RUN
         ]

@@ -16,7 +16,11 @@ settings       what a user can set
 """
 
 from miles_periodic.plugins.cost_aware_packing.cost_model import CostModel, MeasuredMicrobatch
-from miles_periodic.plugins.cost_aware_packing.data_parallel import SplitPlan, split
+from miles_periodic.plugins.cost_aware_packing.data_parallel import (
+    SplitPlan,
+    compare_with_stride,
+    split,
+)
 from miles_periodic.plugins.cost_aware_packing.packing import pack
 from miles_periodic.plugins.cost_aware_packing.schedule import Schedule
 from miles_periodic.plugins.cost_aware_packing.settings import CostAwarePackingSettings
@@ -24,9 +28,10 @@ from miles_periodic.plugins.cost_aware_packing.settings import CostAwarePackingS
 __all__ = [
     "CostAwarePackingSettings",
     "CostModel",
-    "SplitPlan",
     "MeasuredMicrobatch",
     "Schedule",
+    "SplitPlan",
+    "compare_with_stride",
     "pack",
     "split",
 ]

@@ -7,25 +7,43 @@ import numpy as np
 from miles_periodic.plugins.cost_aware_packing.problem import StepProblem
 
 
-def slot_levels(costs_descending: np.ndarray, num_ranks: int, num_slots: int) -> np.ndarray:
-    """Cost that each slot's bins should reach, descending, float64 [slots].
+def slot_levels(
+    problem: StepProblem, dearest_first: np.ndarray, num_slots: int, num_stacked: int = 0
+) -> np.ndarray:
+    """Cost that each slot's bins should reach, float64 [slots].
 
     A slot cannot be cheaper than its dearest sample and need not be dearer than an equal share of
     what is left, so the dearest samples open slots of their own height and the rest is level.
+    The first `num_stacked` slots are instead planned for as many of the dearest samples as they
+    can hold: several dear samples in a bin make like sums where single ones differ.
     """
-    spent = np.concatenate([[0.0], np.cumsum(costs_descending)])
+    costs = problem.costs[dearest_first]
+    spent = np.concatenate([[0.0], np.cumsum(costs)])
     remaining = total = float(spent[-1])
     levels = np.zeros(num_slots)
     first = 0
     for slot in range(num_slots):
-        dearest = costs_descending[first] if first < len(costs_descending) else 0.0
-        levels[slot] = max(remaining / (num_ranks * (num_slots - slot)), dearest)
-        remaining = max(0.0, remaining - num_ranks * levels[slot])
+        if first >= len(costs):
+            break
+        if slot < num_stacked:
+            stop = _stack_end(problem, problem.lengths[dearest_first], first)
+            share = float(spent[stop] - spent[first]) / problem.num_ranks
+        else:
+            share = remaining / (problem.num_ranks * (num_slots - slot))
+        levels[slot] = max(share, costs[first])
+        remaining = max(0.0, remaining - problem.num_ranks * levels[slot])
         first = int(np.searchsorted(spent, total - remaining))
     return levels
 
 
-def fill_to_level(problem: StepProblem, num_slots: int) -> np.ndarray | None:
+def _stack_end(problem: StepProblem, lengths: np.ndarray, first: int) -> int:
+    """Position behind the last sample that one slot can hold if it takes them in order."""
+    tokens = np.cumsum(lengths[first:])
+    by_tokens = np.searchsorted(tokens, problem.num_ranks * problem.token_cap, side="right")
+    return first + min(int(by_tokens), problem.num_ranks * problem.sample_cap)
+
+
+def fill_to_level(problem: StepProblem, num_slots: int, num_stacked: int = 0) -> np.ndarray | None:
     """Bin of each sample, int64 [samples], or None where a sample finds no bin with room.
 
     Dearest sample first, each into the bin that is furthest below its slot's level. The last
@@ -33,9 +51,8 @@ def fill_to_level(problem: StepProblem, num_slots: int) -> np.ndarray | None:
     """
     num_bins = num_slots * problem.num_ranks
     order = np.lexsort((-problem.lengths, -problem.costs))
-    headroom = np.repeat(
-        slot_levels(problem.costs[order], problem.num_ranks, num_slots), problem.num_ranks
-    )
+    levels = slot_levels(problem, order, num_slots, num_stacked)
+    headroom = np.repeat(levels, problem.num_ranks)
     free_tokens = np.full(num_bins, problem.token_cap, dtype=np.int64)
     count = np.zeros(num_bins, dtype=np.int64)
     num_empty = num_bins

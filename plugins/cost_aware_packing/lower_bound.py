@@ -11,9 +11,14 @@ cost C; m_s is the time of slot s, its dearest micro-batch. Slot time is the sum
    others, so m_j is at least that sample plus the k - 1 cheapest. The sum over j grows with S, and
    S is at least what tokens, the exact sample count and the slot multiple demand.
 
-3. *Giants.* Take the p dearest samples, the cheapest of them at cost b; t slots hold one or more
+3. *Pigeonhole.* Take the p dearest samples, the cheapest of them at cost b > 0. A micro-batch of
+   slot s holds at most floor(m_s / b) of them, so R times the sum of these whole numbers is at
+   least p, the sum at least ceil(p / R), and the slot time at least b * ceil(p / R).
+
+4. *Giants.* Take the p dearest samples, the cheapest of them at cost b; t slots hold one or more
    of them. A slot holds at most G of them, so the j-th dearest of these slots is no cheaper than
-   sample (j - 1) * G + 1 in descending cost, nor than b: together at least X. The t slots hold at
+   sample (j - 1) * G + 1 in descending cost, nor than b: together at least X, which is also at
+   least the b * ceil(p / R) of the pigeonhole, for no other slot holds any. The t slots hold at
    most K of cost (below), the others C minus that, at least its R-th part in time. With x >= X for
    the time of the t slots, the slot time is at least x + max(0, C - min(R * x, K)) / R, which does
    not fall when x grows. So it is at least max(C / R, X + (C - K) / R) for this t, and the minimum
@@ -59,14 +64,14 @@ class Knapsack:
     giants_weight: np.ndarray
 
     @classmethod
-    def build(cls, weights: np.ndarray, costs: np.ndarray) -> Knapsack:
+    def build(cls, weights: np.ndarray, costs: np.ndarray, dearest_first: np.ndarray) -> Knapsack:
         with np.errstate(divide="ignore", invalid="ignore"):
             density = np.where(weights > 0, costs / weights, np.inf)
         order = np.argsort(-density, kind="stable")
         return cls(
             _running(weights[order]),
             _running(costs[order]),
-            _running(weights[np.argsort(-costs, kind="stable")]),
+            _running(weights[dearest_first]),
         )
 
     def most_cost(self, capacity: float) -> float:
@@ -79,7 +84,8 @@ class Knapsack:
 def lower_bound(problem: StepProblem) -> float:
     """No schedule of `problem` has a lower slot time; in the unit of its costs."""
     share = float(problem.costs.sum()) / problem.num_ranks
-    return max(share, _order_statistics_bound(problem), _giants_bound(problem, share))
+    known = max(share, _order_statistics_bound(problem), _pigeonhole_bound(problem))
+    return _giants_bound(problem, known)
 
 
 def _running(values: np.ndarray) -> np.ndarray:
@@ -95,12 +101,21 @@ def _order_statistics_bound(problem: StepProblem) -> float:
     return float((ascending[last_of_each] + companions).sum())
 
 
-def _giants_bound(problem: StepProblem, share: float) -> float:
+def _pigeonhole_bound(problem: StepProblem) -> float:
     descending = np.sort(problem.costs)[::-1]
-    knapsacks = [Knapsack.build(weights, problem.costs) for weights in _weights(problem)]
-    best = share
+    rounds = np.arange(problem.num_samples) // problem.num_ranks + 1
+    return float((descending * rounds).max())
+
+
+def _giants_bound(problem: StepProblem, known: float) -> float:
+    """The best over several numbers of giants, no less than the bound `known` so far."""
+    dearest_first = np.argsort(-problem.costs, kind="stable")
+    descending, lengths = problem.costs[dearest_first], problem.lengths[dearest_first]
+    knapsacks = [Knapsack.build(w, problem.costs, dearest_first) for w in _weights(problem)]
+    best = known
     for num_giants in _giant_counts(problem):
-        per_slot = problem.num_ranks * _most_giants_per_bin(problem, num_giants)
+        per_bin = _most_giants_per_bin(problem, lengths[:num_giants])
+        per_slot = problem.num_ranks * per_bin
         bound = _bound_for_giants(problem, descending, knapsacks, num_giants, per_slot, best)
         best = max(best, bound)
     return best
@@ -118,10 +133,11 @@ def _bound_for_giants(
     total, num_ranks = float(descending.sum()), problem.num_ranks
     fewest_bins = max(knapsack.fewest_bins(num_giants) for knapsack in knapsacks)
     fewest_slots = max(-(-fewest_bins // num_ranks), -(-num_giants // per_slot))
+    pigeonhole = float(descending[num_giants - 1]) * -(-num_giants // num_ranks)
     lowest = np.inf
     for num_slots in range(fewest_slots, num_giants + 1):
         firsts = np.minimum(np.arange(num_slots) * per_slot, num_giants - 1)
-        giants_time = float(descending[firsts].sum())
+        giants_time = max(float(descending[firsts].sum()), pigeonhole)
         if giants_time >= lowest:
             break
         capacity = num_slots * num_ranks
@@ -150,11 +166,10 @@ def _giant_counts(problem: StepProblem) -> list[int]:
     return sorted(counts - {0})
 
 
-def _most_giants_per_bin(problem: StepProblem, num_giants: int) -> int:
-    """How many of the dearest `num_giants` samples one bin can hold, taking the shortest first."""
-    dearest = np.argsort(-problem.costs, kind="stable")[:num_giants]
-    shortest_first = np.cumsum(np.sort(problem.lengths[dearest]))
-    by_tokens = int(np.searchsorted(shortest_first, problem.token_cap, side="right"))
+def _most_giants_per_bin(problem: StepProblem, lengths: np.ndarray) -> int:
+    """How many of the giants with these `lengths` one bin can hold, taking the shortest first."""
+    filled = np.cumsum(np.sort(lengths))
+    by_tokens = int(np.searchsorted(filled, problem.token_cap, side="right"))
     return max(1, min(by_tokens, problem.sample_cap))
 
 

@@ -30,9 +30,14 @@ from miles_periodic.plugins.cost_aware_packing.validation import (
     check_cap,
     check_enough_samples,
     checked_samples,
+    refuse_empty_bins,
 )
 
 NUM_SLOT_COUNTS_COMPARED = 2
+CLOSE_RATIO = 1.01
+WORTH_A_SLOT = 1.005
+FEWEST_TRIES = 2
+MOST_SAMPLES_FILLED = 20_000
 
 StepPlan = tuple[RankMicrobatches, ...]
 ArrangeRanks = Callable[[StepProblem, np.ndarray, int], StepPlan]
@@ -110,8 +115,8 @@ def plan_steps(
     bound, plans = 0.0, []
     for position, (samples, problem) in enumerate(problems):
         check_enough_samples(problem)
-        bins, num_slots = _first_packing(problem)
         floor = lower_bound(problem)
+        bins, num_slots = _first_packing(problem, floor)
         now = time.monotonic()
         if now < end:
             share = (end - now) / (len(problems) - position)
@@ -160,26 +165,52 @@ def members_of_bins(bin_of_sample: np.ndarray, num_bins: int) -> list[tuple[int,
     ]
 
 
-def _first_packing(problem: StepProblem) -> tuple[np.ndarray, int]:
-    """The best of the first few slot counts that work, fewest first.
+def _first_packing(problem: StepProblem, floor: float) -> tuple[np.ndarray, int]:
+    """Bin of each sample and number of slots, by the best of several constructions.
 
     Merging two slots never adds slot time, so more slots than the cap asks for rarely help; one
-    count more is compared because a full cap leaves no choice of what goes where.
+    count more is compared because a full cap leaves no choice of what goes where, and taken if it
+    gains half a percent, for each slot has costs of its own that no sample shows.
     """
-    found: list[tuple[float, int, np.ndarray]] = []
-    num_slots, stride = problem.fewest_slots, problem.slot_multiple
-    while num_slots <= problem.most_slots and len(found) < NUM_SLOT_COUNTS_COMPARED:
-        bins = fill_to_level(problem, num_slots)
-        if bins is not None:
-            costs = bin_costs(problem, bins, num_slots * problem.num_ranks)
-            found.append((slot_time_of_bins(costs, problem.num_ranks), num_slots, bins))
+    best: tuple[float, int, np.ndarray] | None = None
+    num_slots, stride, num_fit = problem.fewest_slots, problem.slot_multiple, 0
+    while num_slots <= problem.most_slots and num_fit < NUM_SLOT_COUNTS_COMPARED:
+        filled = _best_filling(problem, num_slots, floor)
+        if filled is not None:
+            num_fit += 1
+            if best is None or filled[0] * WORTH_A_SLOT < best[0]:
+                best = filled
+            if best[0] <= CLOSE_RATIO * floor:
+                break
         elif num_slots > problem.fewest_slots:
             stride *= 2
         num_slots += stride
-    if not found:
-        return _tight_packing(problem)
-    _, num_slots, bins = min(found, key=lambda candidate: candidate[:2])
-    return bins, num_slots
+    return _tight_packing(problem) if best is None else (best[2], best[1])
+
+
+def _best_filling(
+    problem: StepProblem, num_slots: int, floor: float
+) -> tuple[float, int, np.ndarray] | None:
+    """Slot time, `num_slots` and bin of each sample, or None where the cap is too tight."""
+    best: tuple[float, int, np.ndarray] | None = None
+    num_tries = max(FEWEST_TRIES, MOST_SAMPLES_FILLED // problem.num_samples)
+    for num_stacked in _stack_counts(num_slots)[:num_tries]:
+        bins = fill_to_level(problem, num_slots, num_stacked)
+        if bins is None:
+            break
+        costs = bin_costs(problem, bins, num_slots * problem.num_ranks)
+        found = slot_time_of_bins(costs, problem.num_ranks)
+        if best is None or found < best[0]:
+            best = (found, num_slots, bins)
+        if found <= CLOSE_RATIO * floor:
+            break
+    return best
+
+
+def _stack_counts(num_slots: int) -> list[int]:
+    """How many slots to stack, in the order of trying: none, 1, 2, 4 ... and all."""
+    doubled = [1 << power for power in range(num_slots.bit_length())]
+    return [0, *(count for count in doubled if count < num_slots), num_slots]
 
 
 def _tight_packing(problem: StepProblem) -> tuple[np.ndarray, int]:
@@ -187,12 +218,7 @@ def _tight_packing(problem: StepProblem) -> tuple[np.ndarray, int]:
     slots_needed = -(-(int(bins.max()) + 1) // problem.num_ranks)
     num_slots = -(-slots_needed // problem.slot_multiple) * problem.slot_multiple
     if num_slots > problem.most_slots:
-        raise ValueError(
-            f"{problem.num_samples} samples with {int(problem.lengths.sum())} tokens need "
-            f"{num_slots} micro-batches on each of {problem.num_ranks} ranks under max_tokens "
-            f"{problem.max_tokens}, which leaves some of them empty: raise max_tokens, lower "
-            "data_parallel_size or slot_multiple, or put more samples into a step"
-        )
+        refuse_empty_bins(problem, num_slots)
     return split_to_count(problem, bins, num_slots * problem.num_ranks), num_slots
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NoReturn
 
 import numpy as np
 
@@ -59,3 +60,15 @@ def check_enough_samples(problem: StepProblem) -> None:
             f"{problem.num_ranks} times slot_multiple {problem.slot_multiple}): put more samples "
             "into a step, or lower data_parallel_size or slot_multiple"
         )
+    if problem.fewest_slots > problem.most_slots:
+        refuse_empty_bins(problem, problem.fewest_slots)
+
+
+def refuse_empty_bins(problem: StepProblem, num_slots: int) -> NoReturn:
+    """Raise `ValueError`: `num_slots` slots have more micro-batches than there are samples."""
+    raise ValueError(
+        f"{problem.num_samples} samples with {int(problem.lengths.sum())} tokens need "
+        f"{num_slots} micro-batches on each of {problem.num_ranks} ranks under max_tokens "
+        f"{problem.max_tokens}, which leaves some of them empty: raise max_tokens, lower "
+        "data_parallel_size or slot_multiple, or put more samples into a step"
+    )

@@ -18,13 +18,22 @@ def make_problem(lengths, num_ranks=1, max_tokens=10) -> StepProblem:
     return StepProblem(array, array.astype(np.float64), num_ranks, max_tokens)
 
 
+def levels_of(costs, num_ranks, num_slots, num_stacked=0) -> list[float]:
+    problem = StepProblem(np.ones(len(costs), dtype=np.int64), np.array(costs), num_ranks, 2)
+    order = np.argsort(-problem.costs, kind="stable")
+    return slot_levels(problem, order, num_slots, num_stacked).tolist()
+
+
 def test_slots_without_giants_share_the_cost_evenly():
-    assert slot_levels(np.array([3.0, 3.0, 3.0, 3.0]), 2, 2).tolist() == [3.0, 3.0]
+    assert levels_of([3.0, 3.0, 3.0, 3.0], 2, 2) == [3.0, 3.0]
 
 
 def test_a_giant_raises_the_level_of_its_own_slot_only():
-    costs = np.array([10.0] + [1.0] * 30)
-    assert slot_levels(costs, 2, 3).tolist() == [10.0, 5.0, 5.0]
+    assert levels_of([10.0] + [1.0] * 30, 2, 3) == [10.0, 5.0, 5.0]
+
+
+def test_a_stacked_slot_takes_as_many_dear_samples_as_it_holds():
+    assert levels_of([7.0, 7.0, 7.0, 7.0, 1.0, 1.0], 2, 2, num_stacked=1) == [14.0, 1.0]
 
 
 @given(lengths=st.lists(st.integers(1, 10), min_size=6, max_size=40), ranks=st.integers(1, 3))

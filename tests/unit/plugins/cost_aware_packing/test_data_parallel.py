@@ -7,10 +7,11 @@ from hypothesis import strategies as st
 
 from miles_periodic.plugins.cost_aware_packing.data_parallel import (
     SplitPlan,
+    compare_with_stride,
     split,
     strided_microbatches,
 )
-from miles_periodic.plugins.cost_aware_packing.schedule import check_schedule, slot_time
+from miles_periodic.plugins.cost_aware_packing.schedule import check_schedule
 
 MAX_TOKENS = 100
 
@@ -131,8 +132,15 @@ def test_capped_sample_counts_are_equal_on_a_long_tailed_trace(lognormal_trace, 
 def test_a_fixed_size_is_balanced_better_than_by_stride(lognormal_trace, size):
     lengths, costs = lognormal_trace(256, 0)
     plan = split(lengths, 8, cost=costs, global_batch_size=256, micro_batch_size=size)
-    strided = slot_time(strided_microbatches(256, 8, size), costs)
-    assert plan.schedule.slot_time < 0.6 * strided
+    times = compare_with_stride(plan, costs, size)
+    assert times.planned == plan.schedule.slot_time
+    assert times.saved > 0.4
+
+
+def test_dear_samples_share_microbatches_where_that_levels_them():
+    costs = [20.0, 19.0, 12.0, 11.0] + [1.0] * 4
+    plan = split([1] * 8, 2, cost=costs, global_batch_size=8, micro_batch_size=2, time_budget=0)
+    assert plan.schedule.slot_time == 31.0 + 2.0
 
 
 def test_strided_microbatches_deal_samples_out_in_turn():

@@ -105,3 +105,8 @@ def test_samples_alone_in_their_bins_are_bounded_by_every_rth_of_them():
         [(1, 9), (1, 8), (1, 2), (1, 1)], num_ranks=2, max_tokens=12, slot_multiple=2
     )
     assert lower_bound(problem) == 9.0 + 2.0 == optimal_slot_time(problem)
+
+
+def test_more_equal_giants_than_ranks_take_whole_rounds():
+    problem = make_problem([(1, 10)] * 5 + [(1, 0)] * 5, num_ranks=2, max_tokens=12)
+    assert lower_bound(problem) == 30.0

@@ -1,0 +1,91 @@
+"""The launcher's pure parts: the child's command and environment, and the verdict."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from miles_periodic.cli.launch import (
+    RAY_JOB_CONFIG,
+    command_of,
+    end_on_failure,
+    run_environment,
+    verdict,
+)
+from miles_periodic.compat.binding import Binding
+from miles_periodic.compat.manifest import GATE, RUN_ID, RunManifest
+from miles_periodic.compat.roll_call.roll import Failure
+from miles_periodic.compat.roll_call.server import RollCallServer
+from miles_periodic.compat.run_processes import processes_of
+from miles_periodic.hooks.errors import PeriodicError
+
+MANIFEST = RunManifest("run-1", "127.0.0.1:1", "token")
+BINDING = Binding("a/b", "miles", "x:y", "m:f", processes=("driver",))
+
+
+def test_a_script_is_run_by_this_python_with_its_arguments_untouched():
+    command = command_of("train_async.py", ["--plugins", "x", "-h"])
+    assert command == [sys.executable, "train_async.py", "--plugins", "x", "-h"]
+
+
+def test_train_names_our_entry_where_no_such_file_exists(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert command_of("train", ["--a"])[1:] == ["-m", "miles_periodic.compat.train", "--a"]
+    (tmp_path / "train").write_text("")
+    assert command_of("train", [])[1:] == ["train"]
+
+
+def test_the_gate_reaches_ray_through_its_job_configuration():
+    environment = run_environment(MANIFEST, {"HOME": "/h"})
+    job = json.loads(environment[RAY_JOB_CONFIG])
+    assert job["runtime_env"]["env_vars"][GATE] == environment[GATE]
+    assert environment[RUN_ID] == "run-1" and environment["HOME"] == "/h"
+
+
+def test_a_job_configuration_that_is_there_is_kept():
+    before = {"metadata": {"a": "b"}, "runtime_env": {"env_vars": {"X": "1"}}}
+    environment = run_environment(MANIFEST, {RAY_JOB_CONFIG: json.dumps(before)})
+    job = json.loads(environment[RAY_JOB_CONFIG])
+    assert job["metadata"] == {"a": "b"} and job["runtime_env"]["env_vars"]["X"] == "1"
+
+
+@pytest.mark.parametrize("text", ["nonsense", "[]", '{"runtime_env": 3}'])
+def test_a_broken_job_configuration_is_an_error(text):
+    with pytest.raises(PeriodicError, match=RAY_JOB_CONFIG):
+        run_environment(MANIFEST, {RAY_JOB_CONFIG: text})
+
+
+@pytest.fixture
+def roll_call():
+    with RollCallServer([BINDING], run_id=f"test-{os.getpid()}") as server:
+        yield server
+
+
+def test_a_run_whose_binding_was_applied_nowhere_fails_even_if_the_script_did_not(roll_call):
+    assert verdict(0, roll_call) == 3
+
+
+def test_a_failed_roll_call_decides_the_exit_status(roll_call):
+    roll_call.fail(Failure("a/b", "trainer", "why"))
+    assert verdict(0, roll_call) == 3
+
+
+@pytest.mark.parametrize(("child", "status"), [(0, 0), (7, 7), (-15, 143)])
+def test_the_scripts_own_status_is_passed_on(child, status):
+    with RollCallServer([], run_id="none") as server:
+        assert verdict(child, server) == status
+
+
+def test_a_failure_ends_every_process_of_the_run(roll_call):
+    environment = {**os.environ, RUN_ID: roll_call.run_id}
+    sleeper = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'input()'])"
+    child = subprocess.Popen(
+        [sys.executable, "-c", sleeper], env=environment, stdin=subprocess.PIPE
+    )
+    end_on_failure(roll_call, child)
+    roll_call.fail(Failure("a/b", "trainer", "why"))
+    child.wait(20)
+    child.stdin.close()
+    assert processes_of(roll_call.run_id) == []

@@ -1,0 +1,73 @@
+"""The command line as a person uses it: exit statuses, messages, and nothing started."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BIN = Path(sys.executable).parent
+
+
+def periodic(*arguments, name="periodic", cwd=None, **environment):
+    return subprocess.run(
+        [BIN / name, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=cwd,
+        env={**os.environ, "COLUMNS": "200", **environment},
+    )
+
+
+@pytest.fixture
+def script(tmp_path):
+    path = tmp_path / "script.py"
+    path.write_text("import sys; open('started', 'w').close(); print(sys.argv[1:])\n")
+    return path
+
+
+def test_without_plugins_a_script_runs_as_it_is(script, tmp_path):
+    done = periodic(str(script), "--plugins", "-h", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "['--plugins', '-h']\n")
+
+
+def test_the_alias_is_the_same_command():
+    assert periodic("--version", name="miles").stdout == periodic("--version").stdout
+
+
+def test_help_teaches_the_main_uses():
+    text = periodic("--help").stdout
+    for part in ("--plugins", "plan", "rehearse", "train_async.py"):
+        assert part in text
+
+
+@pytest.mark.parametrize(
+    ("options", "part"),
+    [
+        (["--plugins", "periodik"], "Write 'periodic' instead of 'periodik'"),
+        (["--plugins", "periodic:delta-router-reply"], "'delta-router-replay' instead of"),
+        (["--plugins", "periodic:"], "names a feature that is empty"),
+        (["--plugins", "periodic", "--plugin-set", "kv-preservation.slat=1"], "'salt' instead of"),
+        (["--plugins", "periodic", "--plugin-set", "nonsense"], "FEATURE.KEY=VALUE"),
+        (["--plugins", "periodic", "--plugin-set", "kv-preservation.salt=7up"], "salt cannot be"),
+        (["--plugins", "periodic", "--plugin-config", "missing.toml"], "missing.toml cannot be"),
+        (["--plugins", "periodic", "--accept-drift", "kv"], "--accept-drift names 'kv'"),
+        (["--plugins", "periodic", "--allow-missing", "kv"], "--allow-missing names 'kv'"),
+    ],
+)
+def test_a_wrong_name_is_one_clear_paragraph_and_starts_nothing(script, tmp_path, options, part):
+    done = periodic(*options, str(script), cwd=tmp_path)
+    assert done.returncode == 2 and not (tmp_path / "started").exists()
+    assert part in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_script_that_does_not_exist_is_named(tmp_path):
+    done = periodic("--plugins", "periodic", "trian", cwd=tmp_path)
+    assert done.returncode == 2 and "'train' instead of 'trian'" in done.stderr
+
+
+def test_a_mistyped_command_is_named():
+    done = periodic("rehaerse")
+    assert done.returncode == 2 and "'rehearse'" in done.stderr
