@@ -6,9 +6,10 @@ import shutil
 
 import pytest
 
-from miles_periodic.compat.probes import PROBES
+from miles_periodic.compat.plan import make_plan
 from miles_periodic.compat.tree import Tree
 from miles_periodic.hooks.decisions import Native, Unsupported
+from miles_periodic.plugins import features
 
 PARTS = ("managers", "state_capturer", "mem_cache", "server_args.py", "model_executor")
 MANAGERS = "srt/managers"
@@ -41,7 +42,8 @@ def probed(server):
             originals.setdefault(file, text)
             assert old in text, f"{path} has no {old!r}"
             file.write_text(text.replace(old, new))
-        return PROBES[slug]["sglang"](Tree.at("sglang", server))
+        trees = {"sglang": Tree.at("sglang", server)}
+        return make_plan(features(), [slug], trees, environment={}).rows_of(slug)[0].decision
 
     yield probe
     for file, text in originals.items():
@@ -88,7 +90,7 @@ GAPS = {
 def test_one_hunk_missing_is_unsupported_and_the_gap_is_named(probed, change, gap):
     decision = probed("delta-router-replay", change)
     assert isinstance(decision, Unsupported)
-    assert gap in decision.found
+    assert gap in decision.reason
     assert decision.remedy.startswith("Use ")
 
 
