@@ -40,8 +40,11 @@ def launch(script: str, arguments: Sequence[str], selection: Selection) -> int:
     selected = select_features(selection)
     plan = plan_for(selected, selection)
     refuse_problems(plan)
-    with open_roll_call(plan, selection.allow_missing) as roll_call:
-        manifest = manifest_of(roll_call, selected, selection.allow_missing)
+    dropped = plan.dropped()
+    for slug in dropped:
+        _say.print(f"[yellow]warning[/yellow] this run goes without {slug}, as allowed.")
+    with open_roll_call(plan, dropped) as roll_call:
+        manifest = manifest_of(roll_call, selected, dropped)
         environment = run_environment(manifest, os.environ)
         _say.print(f"[dim]periodic: run {manifest.run_id}, {len(manifest.bindings)} bindings[/dim]")
         return supervise(command, environment, roll_call)
