@@ -25,7 +25,7 @@ class Lengthen(Feature):
 
 @pytest.fixture(autouse=True)
 def catalog(monkeypatch):
-    """One binding; `shorten` injects it into Miles and is native in SGLang, `lengthen` is native."""
+    """One binding, which `shorten` injects into Miles; all else is native."""
     seen = (Evidence("miles/loop.py", 2, "Loop.turn"),)
     binding = Binding("rollout/turn", "miles", TARGET, "adapter:turn")
     monkeypatch.setattr(plan, "BINDINGS", {binding.name: binding})
@@ -169,8 +169,7 @@ def test_one_features_failure_is_no_problem_of_another(miles, sglang):
     ("options", "remedy"),
     [
         ({"on": ["shortn"]}, "Write 'shorten'"),
-        ({"on": ["shorten"], "accept_drift": ["lengthen"]}, "Write 'shorten'"),
-        ({"on": [], "accept_drift": ["shorten"]}, "Switch shorten on or drop --accept-drift."),
+        ({"on": ["shorten"], "accept_drift": ["lengthn"]}, "Write 'lengthen'"),
     ],
 )
 def test_a_name_that_matches_nothing_is_an_error(options, remedy):
