@@ -123,11 +123,11 @@ def make_plan(
     trees: upstream to its tree; one that is missing is not installed.
     accept_drift: slugs whose bindings may meet shapes that are not known; recorded in the reason.
 
-    Raises PeriodicError where `on` or `accept_drift` names a feature that is not known or not on.
+    Raises PeriodicError where `on` or `accept_drift` names a feature that is not known.
     """
     slugs = [feature.slug for feature in features]
     _check_names("--plugins", on, slugs)
-    _check_names("--accept-drift", accept_drift, list(on))
+    _check_names("--accept-drift", accept_drift, slugs)
     rows = [
         Row(
             slug,
@@ -153,11 +153,9 @@ def _check_names(option: str, names: Collection[str], known: Sequence[str]) -> N
     for name in names:
         if name not in known:
             raise PeriodicError(
-                f"{option} names {name!r}, which is no feature that is on.",
+                f"{option} names {name!r}, which is no feature.",
                 feature=name,
-                remedy=did_you_mean(name, known)
-                if known
-                else f"Switch {name} on or drop {option}.",
+                remedy=did_you_mean(name, known),
             )
 
 

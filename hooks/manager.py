@@ -22,8 +22,12 @@ EXCLUSIVE_HOOKS = ("routed_experts_of_response", "split_train_batch", "routed_ex
 def load_plugin(entry_point: EntryPoint) -> tuple[type[Feature], ...]:
     """The features of one installed plugin; PeriodicError names the plugin that cannot load."""
     try:
-        return tuple(entry_point.load()())
-    except Exception as error:
+        features = tuple(entry_point.load()())
+        for feature in features:
+            if not (isinstance(feature, type) and issubclass(feature, Feature)):
+                raise TypeError(f"{feature!r} is no subclass of Feature")
+        return features
+    except (Exception, SystemExit) as error:
         owner = entry_point.dist.name if entry_point.dist else entry_point.value
         raise PeriodicError(
             f"The plugin {entry_point.name!r} ({owner}) cannot be loaded: "
@@ -45,6 +49,12 @@ def installed_plugins(
     """
     available: dict[str, tuple[type[Feature], ...]] = {}
     for entry_point in entry_points(group=FEATURE_GROUP):
+        if entry_point.name in available:
+            raise PeriodicError(
+                f"Two installed packages bring a plugin {entry_point.name!r}; "
+                f"one is {entry_point.value}.",
+                remedy="Uninstall one of them.",
+            )
         if names is not None and entry_point.name not in names:
             available[entry_point.name] = ()
             continue
@@ -76,6 +86,27 @@ def build_manager(features: Sequence[Feature]) -> pluggy.PluginManager:
                 remedy=f"Take one of them out: -{owners[0]} or -{owners[1]}.",
             )
     for feature in features:
-        manager.register(feature, name=feature.slug)
-    manager.check_pending()
+        _check_marked(manager, feature)
+        try:
+            manager.register(feature, name=feature.slug)
+            manager.check_pending()
+        except pluggy.PluginValidationError as error:
+            raise PeriodicError(
+                f"{feature.slug} implements a hook that is not as specified: {error}.",
+                feature=feature.slug,
+                remedy=f"Repair {type(feature).__module__}, or take it out: -{feature.slug}.",
+            ) from error
     return manager
+
+
+def _check_marked(manager: pluggy.PluginManager, feature: Feature) -> None:
+    """Raise PeriodicError where a method has a hook's name and would never be called as one."""
+    for hook in vars(manager.hook):
+        method = getattr(type(feature), hook, None)
+        if callable(method) and manager.parse_hookimpl_opts(feature, hook) is None:
+            raise PeriodicError(
+                f"{feature.slug} has a method {hook} that is not marked as a hook.",
+                feature=feature.slug,
+                target=hook,
+                remedy=f"Mark {type(feature).__qualname__}.{hook} with @hookimpl, or rename it.",
+            )

@@ -88,6 +88,12 @@ def choose(
                     f"The plugin {choice.plugin!r} has no feature {slug!r}.",
                     remedy=did_you_mean(slug, features),
                 )
+            if slug in choice.only and slug in choice.without:
+                raise PeriodicError(
+                    f"--plugins asks for {slug} and takes it out again.",
+                    feature=slug,
+                    remedy=f"Write {slug} or -{slug}, not both.",
+                )
         wanted = choice.only or tuple(s for s, f in features.items() if f.default)
         chosen += [f for s, f in features.items() if s in wanted and s not in choice.without]
     check_together(chosen)
@@ -96,8 +102,15 @@ def choose(
 
 def check_together(features: Sequence[type[Feature]]) -> None:
     """Raise PeriodicError where two features exclude each other or one misses another."""
-    slugs = {feature.slug for feature in features}
+    slugs = [feature.slug for feature in features]
     for feature in features:
+        if slugs.count(feature.slug) > 1:
+            owners = [f.__module__ for f in features if f.slug == feature.slug]
+            raise PeriodicError(
+                f"{' and '.join(owners)} both bring a feature {feature.slug}.",
+                feature=feature.slug,
+                remedy=f"Take one of the two out with -{feature.slug} behind its plugin's colon.",
+            )
         for other in feature.conflicts:
             if other in slugs:
                 raise PeriodicError(

@@ -78,7 +78,7 @@ def _from_environment(environment: Mapping[str, str], slugs: Mapping[str, Any]) 
                 f"The environment variable {variable} names no feature.",
                 remedy=did_you_mean(name, names),
             )
-        layer.setdefault(names[name], {})[key.lower()] = _literal(value)
+        layer.setdefault(names[name], {})[key.lower()] = _Written(value)
     return layer
 
 
@@ -92,16 +92,27 @@ def _from_assignments(assignments: Sequence[str]) -> Layer:
                 f"--plugin-set {text!r} is not an assignment.",
                 remedy="Write it as FEATURE.KEY=VALUE.",
             )
-        layer.setdefault(slug, {})[key] = _literal(value)
+        layer.setdefault(slug, {})[key] = _Written(value)
     return layer
 
 
-def _literal(text: str) -> Any:
-    """`text` as a TOML value where it is one (1, true, [1, 2]), and as plain text else."""
+class _Written(str):
+    """A value as it was typed; which type it has is the setting's to say."""
+
+
+def _typed(value: Any, annotation: Any) -> Any:
+    """A typed text as a TOML value (1, true, [1, 2]), or as it is for a setting that is text."""
+    if not isinstance(value, _Written):
+        return value
+    text = str(value)
+    # A comment or a second line would be dropped without a word.
+    if annotation is str or "\n" in text or ("#" in text and text.lstrip()[:1] not in "\"'[{"):
+        return text
     try:
-        return tomllib.loads(f"value = {text}")["value"]
+        literal = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text
+    return literal if isinstance(literal, bool | int | float | str | list | dict) else text
 
 
 def _check_names(slug: str, table: Mapping[str, Any], slugs: Mapping[str, type[Feature]]) -> None:
@@ -118,17 +129,23 @@ def _check_names(slug: str, table: Mapping[str, Any], slugs: Mapping[str, type[F
 
 
 def _validated(feature: type[Feature], layers: Sequence[Mapping[str, Any]]) -> FeatureSettings:
-    merged = {key: value for layer in layers for key, value in layer.items()}
+    fields = feature.settings_model.model_fields
+    merged = {
+        key: _typed(value, fields[key].annotation)
+        for layer in layers
+        for key, value in layer.items()
+    }
     try:
         return feature.settings_model(**merged)
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
-        field = feature.settings_model.model_fields.get(key)
+        setting = f"{feature.slug}.{key}" if key else feature.slug
+        field = fields.get(key)
         raise PeriodicError(
-            f"{feature.slug}.{key} cannot be {first['input']!r}: {first['msg']}.",
+            f"{setting} cannot be {first['input']!r}: {first['msg']}.",
             feature=feature.slug,
             expected=str(field.annotation) if field else "",
             found=repr(first["input"]),
-            remedy=f"Set {feature.slug}.{key} to a valid value.",
+            remedy=f"Set {setting} to a valid value.",
         ) from error

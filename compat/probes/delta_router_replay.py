@@ -25,7 +25,11 @@ _JOINS = ("concatenate", "concat", "cat", "vstack", "append", "extend")
 
 
 def sglang(tree: Tree) -> Decision:
-    """Native where a request's start row reaches the code that gathers the rows."""
+    """Native where a request's start row reaches the code that gathers the rows.
+
+    The bindings carry it where nothing does. Where something carries it half of the way, two
+    hands would be on one value: unsupported.
+    """
     replay = _full_replay(tree)
     if isinstance(replay, Unsupported):
         return replay
@@ -33,7 +37,8 @@ def sglang(tree: Tree) -> Decision:
     if delta.consumer:
         return Native(f"{FIELD} is declared and consumed", delta.evidence + replay)
     bindings = tuple(binding.name for binding in bindings_for(SLUG, "sglang"))
-    if bindings and delta.hops:
+    nothing_reads_it = len(delta.hops) == 1
+    if bindings and nothing_reads_it:
         return Inject(f"{FIELD} is declared, but {delta.missing}", delta.evidence, bindings)
     return _not_served(delta)
 

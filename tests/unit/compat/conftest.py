@@ -1,4 +1,4 @@
-"""A small server written into a folder: a request is tokenized, scheduled, and its rows gathered."""
+"""A small server in a folder: a request is tokenized, scheduled, and its rows gathered."""
 
 from __future__ import annotations
 

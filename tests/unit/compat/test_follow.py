@@ -1,6 +1,7 @@
 """A field is native when it is declared and consumed; else the last hop and the gap are named."""
 
 import pytest
+
 from miles_periodic.compat.follow import follow
 
 IO = "srt/managers/io_struct.py"
@@ -118,7 +119,8 @@ RENAMES = {
         COLLECTOR: ("req.start_row", "req.first"),
     },
     "walrus": {
-        COLLECTOR: "def collect(req, rows):\n    return rows[first:] if (first := req.start_row) else rows\n"
+        COLLECTOR: "def collect(req, rows):\n    if (first := req.start_row) > 0:\n"
+        "        return rows[first:]\n"
     },
 }
 
@@ -184,9 +186,9 @@ def test_a_value_is_followed_through(trail, changes):
 
 
 NOT_CONSUMED = {
-    "log line": "def collect(req, rows):\n    logger.info('from %d', req.start_row)\n    return rows\n",
+    "log line": "def collect(req):\n    logger.info('from %d', req.start_row)\n",
     "message": "def collect(req, rows):\n    raise ValueError(f'{req.start_row}')\n",
-    "check": "def collect(req, rows):\n    if req.start_row > len(rows):\n        raise ValueError\n    return rows\n",
+    "check": "def collect(req):\n    if req.start_row > 9:\n        raise ValueError\n",
     "assertion": "def collect(req, rows):\n    assert req.start_row >= 0\n    return rows\n",
     "count that is only compared": """
         def collect(req, rows):
@@ -225,7 +227,7 @@ CONSUMED = {
     "index": "def collect(req, rows):\n    return rows[req.start_row]\n",
     "arithmetic": "def collect(req, rows):\n    return len(rows) - req.start_row\n",
     "call of others": "def collect(req, rows):\n    return torch.narrow(rows, 0, req.start_row)\n",
-    "branch": "def collect(req, rows):\n    if req.start_row:\n        rows = trim(rows)\n    return rows\n",
+    "branch": "def collect(req, rows):\n    if req.start_row:\n        trim(rows)\n",
     "gate": "def collect(req, rows):\n    if not req.start_row:\n        return\n    trim(rows)\n",
     "choice": "def collect(req, rows):\n    return rows if req.start_row else None\n",
     "loop": "def collect(req, rows):\n    while req.start_row:\n        rows.pop()\n",

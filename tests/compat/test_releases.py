@@ -1,0 +1,73 @@
+"""Every release in releases.toml gets the decision and the evidence that stand there."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from miles_periodic.compat import fingerprints
+from miles_periodic.compat.catalog import targets_of
+from miles_periodic.compat.plan import make_plan
+from miles_periodic.compat.probes import PROBES
+from miles_periodic.compat.tree import Tree
+from miles_periodic.hooks.decisions import word
+from miles_periodic.plugins import features
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+RECIPES = tomllib.loads(Path(__file__).with_name("releases.toml").read_text())["release"]
+CASES = [
+    pytest.param(recipe, slug, id=f"{recipe['distribution']}-{recipe['version']}-{upstream}-{slug}")
+    for recipe in RECIPES
+    for upstream in [recipe["upstream"]]
+    for slug, probes in PROBES.items()
+    if upstream in probes
+]
+WHEEL = ("miles-rl", "0.0.2", "3.11")
+
+
+@pytest.fixture
+def planned(unpacked):
+    def plan(recipe, slug):
+        folder = unpacked(recipe["distribution"], recipe["version"], recipe["python"])
+        trees = {recipe["upstream"]: Tree.at(recipe["upstream"], folder)}
+        rows = make_plan(features(), [slug], trees, environment={}).rows_of(slug)
+        return next(row.decision for row in rows if row.upstream == recipe["upstream"]), folder
+
+    return plan
+
+
+@pytest.mark.parametrize(("recipe", "slug"), CASES)
+def test_a_release_gets_its_decision_with_evidence(planned, recipe, slug):
+    decision, folder = planned(recipe, slug)
+    expected = recipe[slug]
+    assert word(decision) == expected["decision"], decision.reason
+    remaining = iter(decision.evidence)
+    for path, words in expected["evidence"]:
+        found = any(e.path.endswith(path) and words in e.what for e in remaining)
+        assert found, f"{path}: {words} is not in order in:\n" + "\n".join(
+            map(str, decision.evidence)
+        )
+    for evidence in decision.evidence:
+        lines = (folder / evidence.path).read_text(encoding="utf-8").splitlines()
+        assert 0 < evidence.line <= len(lines)
+
+
+def test_every_target_of_the_wheel_has_a_known_shape(unpacked):
+    tree = Tree.at("miles", unpacked(*WHEEL))
+    for target in targets_of("miles"):
+        shape = fingerprints.of_target(tree, target)
+        known = [k.fingerprint for k in fingerprints.known_shapes().get(target, ())]
+        assert shape in known, f"{target}: record it with compat.fingerprints write"
+
+
+def test_the_wheel_supports_every_feature_on_every_upstream(unpacked):
+    folder = unpacked(*WHEEL)
+    trees = {u: Tree.at(u, folder) for u in ("sglang", "megatron", "miles")}
+    plan = make_plan(features(), [f.slug for f in features()], trees, environment={})
+    assert plan.problems() == []
