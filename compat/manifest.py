@@ -1,4 +1,4 @@
-"""The plan as every process of a run receives it: one environment variable, standard library only."""
+"""The plan as every process of a run receives it: one environment variable, stdlib only."""
 
 from __future__ import annotations
 

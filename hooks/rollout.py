@@ -43,8 +43,9 @@ def routed_experts_of_response(
     Called in the rollout manager after each turn of the trajectory whose state is `rollout`.
     `tokens` are its token ids with the new ones included; `payload` is the response's
     `routed_experts` (base64 text), starting at the row that this feature asked for; `shape` is
-    that of one row; `request_id` names the request in errors. Returns an integer array (len(tokens) - 1, num_layers, top_k), or `None` to leave
-    the decoding to Miles. First result wins.
+    that of one row; `request_id` names the request in errors. Returns an integer
+    array (len(tokens) - 1, num_layers, top_k), or `None` to leave the decoding to Miles. First
+    result wins.
     """
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(slots=True)
 class RolloutState:
-    """One rollout (one trajectory of turns) as the features see it; it lives as long as the rollout.
+    """One rollout (one trajectory of turns) as the features see it, for as long as it lasts.
 
     weight_version: the version of the weights that the server reported when the rollout started,
         or None where nothing asked for it.
@@ -69,7 +69,8 @@ class TrainBatch:
 class DataParallelSplit:
     """Who trains on what, and in which order.
 
-    partitions[rank]: sample indices of the batch in training order; equal counts on every rank where micro-batches have a fixed size.
+    partitions[rank]: sample indices of the batch in training order; equal counts on every rank
+        where micro-batches have a fixed size.
     micro_batches[rank]: lists of positions *within the rank's partition*, one list per
         micro-batch, or None where consecutive runs of `micro_batch_size` are meant.
     num_micro_batches: micro-batches per optimizer step, the same on every rank; None as above.

@@ -208,4 +208,3 @@ def _counter(
         )
 
     return over_cap
-

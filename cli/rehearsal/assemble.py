@@ -29,13 +29,17 @@ Result = dict[str, Any]
 INT32_BYTES = 4
 
 NOTES = (
-    "Two train actors and one server share this machine's cores; times tell phases apart and say "
-    "nothing about a GPU.",
-    "The model is random and tiny; rewards and losses show that the loop learns, not how well.",
-    "Requests are served one at a time, so that two runs round alike and can be compared bit by "
-    "bit.",
-    "The optimizer, the router, the servers, Ray, the weight transfer (gloo instead of NCCL) and "
-    "Miles's own checks are the real ones; what stands in for a GPU is listed here.",
+    "Real here: Miles, its SGLang server, router and Megatron trainer, Ray, the weight transfer "
+    "(over gloo instead of NCCL) and Miles's own checks. What stands in for a GPU is listed, and "
+    "is on in both runs alike.",
+    "Miles's replay check fails on a CPU for four reasons, and passes with four mends: captured "
+    "routes and replayed routes are copied (a CPU tensor moved to the CPU is no copy), padded "
+    "micro-batches replay position by position as the router reads them (a fault of Miles with "
+    "--qkv-format bshd, not of the CPU), and kv-preservation keeps new rollouts off the KV of "
+    "older weights. docs/rehearsal.md has the places.",
+    "Two train actors and one server share this machine's cores: times tell phases apart and say "
+    "nothing about a GPU. Requests are served one at a time, so that both runs round alike.",
+    "The model is random and tiny: rewards and losses show that the loop learns, not how well.",
 )
 
 
@@ -99,7 +103,7 @@ def _checks(
         whole = steps == shape.num_rollouts
         checks.append(
             _check(
-                f"Features {name}: every step trained, with Miles's replay check and weight check on",
+                f"Features {name}: every step trained under Miles's replay and weight checks",
                 whole and not problems,
                 f"{steps} of {shape.num_rollouts} steps",
             )
@@ -110,7 +114,9 @@ def _checks(
     if "delta-router-replay" in on["features"] and proof is not None:
         fields = ", ".join(name for name, equal in proof["fields"].items() if equal)
         detail = proof["detail"] or f"{proof['samples']} samples: {fields} equal to the byte"
-        checks.append(_check("Equal training data with and without the features", proof["equal"], detail))
+        checks.append(
+            _check("Equal training data with and without the features", proof["equal"], detail)
+        )
     if "kv-preservation" in on["features"]:
         stale = sum(step["stale"] for step in on["prefix"]["per_step"])
         checks.append(_check("No new rollout reuses stale KV", stale == 0, f"{stale} stale tokens"))

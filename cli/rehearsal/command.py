@@ -32,7 +32,9 @@ def rehearse_command(
     ] = None,
     json_file: Annotated[
         Path | None,
-        typer.Option("--json", metavar="FILE", help="Write the result as JSON; - for the terminal."),
+        typer.Option(
+            "--json", metavar="FILE", help="Write the result as JSON; - for the terminal."
+        ),
     ] = None,
     report: Annotated[
         Path | None,
@@ -61,9 +63,9 @@ def rehearse(
 ) -> dict[str, Any]:
     """Both runs and their comparison; PeriodicError where nothing can be started."""
     from miles_periodic.cli.launch import refuse_problems
+    from miles_periodic.cli.rehearsal.assemble import make_result
     from miles_periodic.cli.rehearsal.environment_check import check_environment
     from miles_periodic.cli.rehearsal.progress import Progress
-    from miles_periodic.cli.rehearsal.assemble import make_result
     from miles_periodic.cli.rehearsal.workspace import workspace
     from miles_periodic.cli.selected import bindings_of, plan_for, select_features
     from miles_periodic.compat.cpu import game, tiny_model

@@ -121,7 +121,9 @@ class KVAges:
     def __init__(self) -> None:
         self._version: dict[tuple[str | None, int], str] = {}
 
-    def _prefixes(self, salt: str | None, tokens: Sequence[int]) -> Iterable[tuple[str | None, int]]:
+    def _prefixes(
+        self, salt: str | None, tokens: Sequence[int]
+    ) -> Iterable[tuple[str | None, int]]:
         digest = 0
         for token in tokens:
             digest = hash((digest, token))
@@ -155,7 +157,7 @@ def measure_training(records: Iterable[Record]) -> list[dict[str, float]]:
             continue
         entry = per_step.setdefault(int(step), {})
         for name, keys in wanted.items():
-            entry.update({name: metrics[key] for key in keys if key in metrics})
+            entry.update((name, metrics[key]) for key in keys if key in metrics)
     return [{"step": step, **per_step[step]} for step in sorted(per_step)]
 
 
@@ -179,9 +181,7 @@ def sample_digests(records: Iterable[Record], step: int) -> dict[str, dict[str, 
     return samples
 
 
-def prove_equal(
-    off: Iterable[Record], on: Iterable[Record], step: int = 0
-) -> dict[str, Any]:
+def prove_equal(off: Iterable[Record], on: Iterable[Record], step: int = 0) -> dict[str, Any]:
     """Whether both runs trained on the same bytes in the `step`-th rollout, sample by sample."""
     ours, theirs = sample_digests(on, step), sample_digests(off, step)
     fields = {

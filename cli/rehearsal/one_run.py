@@ -152,6 +152,8 @@ def last_error(log: Path) -> str:
 def _names_an_exception(line: str) -> bool:
     word = line.partition("(pid=")[2].partition(")")[2].strip() if line.startswith("(") else line
     name, colon, _ = word.partition(":")
-    return bool(colon) and name.replace(".", "").isidentifier() and name.endswith(
-        ("Error", "Exception", "Refused", "Died", "Timeout")
+    return (
+        bool(colon)
+        and name.replace(".", "").isidentifier()
+        and name.endswith(("Error", "Exception", "Refused", "Died", "Timeout"))
     )

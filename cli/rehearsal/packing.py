@@ -23,10 +23,7 @@ def measure_packing(
     micro-batch among the ranks: ranks wait for each other in every slot.
     """
     costs = CostModel.from_config(model)
-    steps = [
-        _one_step(ranks, costs, micro_batch_size)
-        for ranks in _ranks_per_step(records)
-    ]
+    steps = [_one_step(ranks, costs, micro_batch_size) for ranks in _ranks_per_step(records)]
     return {"unit": costs.unit, "per_step": [{"step": i, **step} for i, step in enumerate(steps)]}
 
 

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress as Bars, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bars
 
 #: Phases of a run apart from its steps: start, first weight update, stop.
 FIXED_PHASES = 3
@@ -16,7 +17,7 @@ PHASES_PER_STEP = 3
 
 
 class Progress:
-    """Shows what both runs are doing; on standard error, and one line per phase without a terminal."""
+    """Shows what both runs are doing, on standard error; a line per phase without a terminal."""
 
     def __init__(self, num_steps: int) -> None:
         self._total = FIXED_PHASES + PHASES_PER_STEP * num_steps

@@ -33,9 +33,10 @@ def workspace(keep: Path | None) -> Iterator[Workspace]:
     Raises PeriodicError where another rehearsal is running, the folder cannot be used or the disk
     is too full. A lock whose owner died is no obstacle: the kernel released it.
     """
-    with _only_rehearsal(), tempfile.TemporaryDirectory(
-        prefix="mp-", ignore_cleanup_errors=True
-    ) as temporary:
+    with (
+        _only_rehearsal(),
+        tempfile.TemporaryDirectory(prefix="mp-", ignore_cleanup_errors=True) as temporary,
+    ):
         folder = _made(keep) if keep is not None else Path(temporary) / "runs"
         folder.mkdir(exist_ok=True)
         _check_space(folder)

@@ -23,6 +23,6 @@ async def _call(wrapped, args, kwargs):
         member().report_failure("launch/muster", "; ".join(missing))
         raise RollCallError(
             "Bindings are missing: " + "; ".join(missing) + ".",
-            remedy="Install miles-periodic in the Python of every node, and run `miles plan` there.",
+            remedy="Install miles-periodic in every node's Python, and run `miles plan` there.",
         )
     return models

@@ -1,6 +1,6 @@
 """The driver of a CPU run: a private Ray with logical GPUs around Miles's loop.
 
-    python -m miles_periodic.compat.cpu.run NUM_GPUS RAY_FOLDER MILES_FLAGS…
+python -m miles_periodic.compat.cpu.run NUM_GPUS RAY_FOLDER MILES_FLAGS…
 """
 
 from __future__ import annotations

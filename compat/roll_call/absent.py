@@ -23,7 +23,7 @@ GRACE_SECONDS = 20.0
 
 
 def watch_for_absent(roll_call: RollCallServer, is_over: Callable[[], bool]) -> threading.Thread:
-    """Look for absent processes of roles that have bindings, until `is_over`; fails the roll call."""
+    """Until `is_over`: fail the roll call where a process of a role that has bindings is absent."""
     watch = threading.Thread(target=_watch, args=(roll_call, is_over), daemon=True)
     watch.start()
     return watch

@@ -44,7 +44,9 @@ class RollCallServer:
         self._server = _Listener((host, 0), _Line)
         self._server.owner = self
         self.address = f"{host}:{self._server.server_address[1]}"
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.05,), daemon=True
+        )
 
     def __enter__(self) -> RollCallServer:
         self._thread.start()
@@ -85,7 +87,9 @@ class RollCallServer:
             elif kind == wire.MUSTER:
                 return {"missing": self.roll.missing()}
         if kind == wire.FAILED:
-            process = f"{self.roll.role(entry)} (pid {entry.pid} on {entry.host}: {entry.title[:60]})"
+            process = (
+                f"{self.roll.role(entry)} (pid {entry.pid} on {entry.host}: {entry.title[:60]})"
+            )
             self.fail(Failure(message["binding"], process, message["reason"]))
         elif kind == wire.NOTICE:
             self._notify(message["text"])

@@ -151,7 +151,9 @@ def _check_round_trip(responses: Sequence[Mapping[str, Any]]) -> None:
             feature=SLUG,
             target="/generate, routed_experts_start_len",
             expected=f"{rows - _PROOF_START} of {rows} rows",
-            found="nothing" if delta is None else f"{_num_bytes(delta)} of {_num_bytes(full)} bytes",
+            found="nothing"
+            if delta is None
+            else f"{_num_bytes(delta)} of {_num_bytes(full)} bytes",
             remedy="Run `miles plan` on the servers' nodes; their SGLang ignores the field.",
         )
 

@@ -33,9 +33,7 @@ class RouteRowsError(ValueError):
 
 
 def _rebuild(problem, request_id, first_row, end_row):
-    return RouteRowsError(
-        problem, request_id=request_id, first_row=first_row, end_row=end_row
-    )
+    return RouteRowsError(problem, request_id=request_id, first_row=first_row, end_row=end_row)
 
 
 def compact_dtype(num_experts: int) -> np.dtype:
@@ -54,7 +52,9 @@ def decode(payload: Any, num_layers: int, top_k: int, *, wire_dtype: str = "int3
     if isinstance(payload, np.ndarray):
         values = payload
     else:
-        values = np.frombuffer(_bytes_of(payload, _WIRE_DTYPES[wire_dtype]), _WIRE_DTYPES[wire_dtype])
+        values = np.frombuffer(
+            _bytes_of(payload, _WIRE_DTYPES[wire_dtype]), _WIRE_DTYPES[wire_dtype]
+        )
     if values.dtype.name not in _WIRE_DTYPES:
         raise ValueError(
             f"its dtype is {values.dtype.name}; int32, uint16 and uint8 are known on the wire"
@@ -74,7 +74,9 @@ def _bytes_of(payload: Any, dtype: type) -> bytes:
         except (binascii.Error, UnicodeEncodeError) as error:
             raise ValueError(f"it is not base64 text: {error}") from error
     if not isinstance(payload, bytes | bytearray | memoryview):
-        raise ValueError(f"it is a {type(payload).__name__}; base64 text, bytes or an array may come")
+        raise ValueError(
+            f"it is a {type(payload).__name__}; base64 text, bytes or an array may come"
+        )
     if len(payload) % np.dtype(dtype).itemsize:
         raise ValueError(f"{len(payload)} bytes are no whole number of {np.dtype(dtype).name}s")
     return bytes(payload)
@@ -91,7 +93,9 @@ def check(rows: np.ndarray, num_experts: int, *, max_constant_run: int | None) -
     outside = (rows < 0) | (rows >= num_experts)
     if outside.any():
         row, layer, _ = np.argwhere(outside)[0]
-        return f"row {row}, layer {layer} names experts {rows[row, layer].tolist()} of {num_experts}"
+        return (
+            f"row {row}, layer {layer} names experts {rows[row, layer].tolist()} of {num_experts}"
+        )
     ordered = np.sort(rows, axis=-1)
     repeated = (ordered[..., 1:] == ordered[..., :-1]).any(axis=-1)
     if repeated.any():

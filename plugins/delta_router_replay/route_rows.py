@@ -98,8 +98,9 @@ class RouteRows:
     def _extend(self, rows: np.ndarray) -> None:
         needed = self._num_rows + len(rows)
         if needed > len(self._buffer):
-            grown = np.empty((max(needed, 2 * len(self._buffer)), *self._buffer.shape[1:]),
-                             self._buffer.dtype)
+            grown = np.empty(
+                (max(needed, 2 * len(self._buffer)), *self._buffer.shape[1:]), self._buffer.dtype
+            )
             grown[: self._num_rows] = self._buffer[: self._num_rows]
             self._buffer = grown
         self._buffer[self._num_rows : needed] = rows

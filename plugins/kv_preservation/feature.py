@@ -30,7 +30,9 @@ class KVPreservation(Feature):
     """Weights are updated in place; new rollouts start on KV of their own weight version."""
 
     slug = SLUG
-    why = "Running rollouts keep their KV through a weight update, and new ones never reuse stale KV."
+    why = (
+        "Running rollouts keep their KV through a weight update, and new ones never reuse stale KV."
+    )
     settings_model = KVPreservationSettings
     pull_requests = ("miles#924", "miles#2782", "miles#2783", "sglang#23300", "sglang#10071")
     exit = "Miles salts the radix cache by weight version and updates in place everywhere."
@@ -41,7 +43,7 @@ class KVPreservation(Feature):
             return None
         if arguments.get("colocate"):
             raise PeriodicError(
-                "Miles flushes every KV cache on a weight update when trainer and servers share GPUs.",
+                "Miles flushes all KV on a weight update where trainer and servers share GPUs.",
                 feature=SLUG,
                 expected="a run without --colocate",
                 found="--colocate",
@@ -100,5 +102,5 @@ def _check_salts(responses: Sequence[Mapping[str, Any]]) -> None:
             target="/generate, extra_key",
             expected="0 cached tokens under a new salt",
             found=f"{cached} cached tokens",
-            remedy=f"Serve with a tree that hands extra_key to its cache, or set {SLUG}.salt=false.",
+            remedy=f"Use an SGLang that hands extra_key to its cache, or set {SLUG}.salt=false.",
         )

@@ -142,7 +142,11 @@ def test_a_process_with_a_binding_stops_when_the_launcher_is_gone(toy):
     with RollCallServer([DOUBLE], run_id="run") as short_lived:
         manifest = RunManifest("run", short_lived.address, short_lived.token, (), (DOUBLE,))
         child = subprocess.Popen(
-            [sys.executable, "-c", "import toy_upstream, time; print('up', flush=True); time.sleep(60)"],
+            [
+                sys.executable,
+                "-c",
+                "import toy_upstream, time; print('up', flush=True); time.sleep(60)",
+            ],
             env={**os.environ, **manifest.environment(), "PYTHONPATH": str(toy)},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -17,7 +17,9 @@ from miles_periodic.hooks.errors import PeriodicError
 PHASES = [{"name": "generate", "step": s, "began": 10.0 * s, "seconds": 9.0} for s in (0, 1)]
 
 
-def request(tokens, new, *, time=1.0, rollout="a", turn=1, cached=0, version="1", salt=None, **parts):
+def request(
+    tokens, new, *, time=1.0, rollout="a", turn=1, cached=0, version="1", salt=None, **parts
+):
     return {
         "kind": "request",
         "time": time,
@@ -111,7 +113,9 @@ def test_one_different_field_is_named():
     off = [shard({"0": sample("a")})]
     on = [shard({"0": sample("a", rollout_routed_experts="z")})]
     proof = prove_equal(off, on)
-    assert not proof["equal"] and not proof["fields"]["routed_experts"] and proof["fields"]["tokens"]
+    assert (
+        not proof["equal"] and not proof["fields"]["routed_experts"] and proof["fields"]["tokens"]
+    )
 
 
 def test_no_samples_prove_nothing():
@@ -119,7 +123,9 @@ def test_no_samples_prove_nothing():
 
 
 def test_a_missing_sample_is_not_equal():
-    assert not prove_equal([shard({"0": sample("a"), "1": sample("b")})], [shard({"0": sample("a")})])["equal"]
+    assert not prove_equal(
+        [shard({"0": sample("a"), "1": sample("b")})], [shard({"0": sample("a")})]
+    )["equal"]
 
 
 def test_the_second_shard_of_a_process_is_the_second_rollout():

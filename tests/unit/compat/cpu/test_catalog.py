@@ -3,6 +3,7 @@
 from types import ModuleType
 
 import pytest
+
 from miles_periodic.compat.cpu.catalog import STAND_INS
 from miles_periodic.compat.cpu.stand_in import StandIn
 from miles_periodic.hooks.errors import PeriodicError

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
 from miles_periodic.compat.cpu.flags import CpuRun, miles_flags, prompts_file
 
 RUN = CpuRun()

@@ -5,6 +5,7 @@ import json
 from types import SimpleNamespace
 
 import pytest
+
 from miles_periodic.compat.cpu import game
 
 

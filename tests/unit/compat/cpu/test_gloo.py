@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
+
 from miles_periodic.compat.cpu import gloo
 
 

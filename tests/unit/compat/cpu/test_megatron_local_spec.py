@@ -1,6 +1,7 @@
 """Parameter names of Megatron's local spec, in Transformer Engine's words."""
 
 import pytest
+
 from miles_periodic.compat.cpu.megatron_local_spec import grouped_name
 
 LAYER = "module.module.decoder.layers.2."

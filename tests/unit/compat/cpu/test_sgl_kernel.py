@@ -4,6 +4,7 @@ import importlib
 import sys
 
 import pytest
+
 from miles_periodic.compat.cpu import sgl_kernel
 
 

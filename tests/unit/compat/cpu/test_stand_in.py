@@ -3,6 +3,7 @@
 from types import ModuleType, SimpleNamespace
 
 import pytest
+
 from miles_periodic.compat.cpu.stand_in import TRAINER_VARIABLE, StandIn, owner_of, replace
 from miles_periodic.hooks.errors import PeriodicError
 

@@ -37,7 +37,11 @@ def turn(feature, rollout, prompt, new, server=None):
     fields = feature.generate_request_fields(rollout=rollout, tokens=prompt, request=REQUEST)
     tokens = [*prompt, *new]
     rows = feature.routed_experts_of_response(
-        rollout=rollout, tokens=tokens, payload=server.answer(tokens, fields), shape=SHAPE, request_id="r"
+        rollout=rollout,
+        tokens=tokens,
+        payload=server.answer(tokens, fields),
+        shape=SHAPE,
+        request_id="r",
     )
     return fields, tokens, rows
 

@@ -38,8 +38,17 @@ def test_deltas_in_any_cut_give_the_same_rows_as_one_full_payload(cuts, seed):
     assert rows.array().astype(np.int32).tobytes() == full.tobytes()
 
 
-@pytest.mark.parametrize("form", [text, lambda r: r.tobytes(), lambda r: r, lambda r: r.astype(np.uint8),
-                                  lambda r: r.astype(np.uint16), lambda r: r.reshape(len(r), -1)])
+@pytest.mark.parametrize(
+    "form",
+    [
+        text,
+        lambda r: r.tobytes(),
+        lambda r: r,
+        lambda r: r.astype(np.uint8),
+        lambda r: r.astype(np.uint16),
+        lambda r: r.reshape(len(r), -1),
+    ],
+)
 def test_every_known_form_of_payload_is_taken(form):
     full = routes(4)
     rows = RouteRows(LAYERS, TOP_K, EXPERTS)

@@ -13,7 +13,9 @@ def feature():
 
 
 def key_of(feature, rollout, **request):
-    return feature.generate_request_fields(rollout=rollout, tokens=[1], request=request)["extra_key"]
+    return feature.generate_request_fields(rollout=rollout, tokens=[1], request=request)[
+        "extra_key"
+    ]
 
 
 def test_a_rollout_keeps_its_salt_over_all_turns(feature):
@@ -63,7 +65,9 @@ def test_a_server_that_ignores_salts_is_found_by_the_proof(feature):
 
 
 def test_two_proofs_never_use_the_same_salts(feature):
-    salts = [r["extra_key"] for _ in "ab" for p in feature.server_proofs(request={}) for r in p.requests]
+    salts = [
+        r["extra_key"] for _ in "ab" for p in feature.server_proofs(request={}) for r in p.requests
+    ]
     assert len(set(salts)) == 4
 
 
