@@ -11,6 +11,7 @@ import threading
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -86,16 +87,16 @@ def _own_address() -> str:
 
 
 def manifest_of(
-    roll_call: RollCallServer, selected: Selected, without: Sequence[str], stand_ins: str = ""
+    roll_call: RollCallServer, selected: Selected, without: Sequence[str] = (), **rehearsal: Any
 ) -> RunManifest:
-    """What the processes of the run are told."""
+    """What the processes of the run are told; `rehearsal`: the manifest's fields for one."""
     return RunManifest(
         run_id=roll_call.run_id,
         roll_call=roll_call.address,
         token=roll_call.token,
         features=selected.references(without),
         bindings=roll_call.roll.bindings,
-        stand_ins=stand_ins,
+        **rehearsal,
     )
 
 

@@ -7,7 +7,7 @@ import binascii
 import json
 import zlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from miles_periodic.compat.binding import Binding
@@ -42,6 +42,7 @@ class RunManifest:
     bindings: the bindings to apply; each process applies those whose modules it imports.
     stand_ins: catalog of CPU stand-ins as `module:attribute`, or empty.
     meter: folder that the meter writes to, or empty for no meter.
+    ends_with_launcher: whether a process without bindings, too, stops when the launcher is gone.
     """
 
     run_id: str
@@ -51,10 +52,7 @@ class RunManifest:
     bindings: tuple[Binding, ...] = ()
     stand_ins: str = ""
     meter: str = ""
-
-    def with_meter(self, folder: str) -> RunManifest:
-        """The same manifest with the meter writing to `folder`."""
-        return replace(self, meter=folder)
+    ends_with_launcher: bool = False
 
     def encode(self) -> str:
         """The gate's value: compressed JSON in base64."""

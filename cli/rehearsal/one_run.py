@@ -100,8 +100,13 @@ def _run(
     ray: Path,
     shape: CpuRun,
 ) -> int:
-    manifest = manifest_of(roll_call, selected, (), stand_ins=STAND_INS)
-    manifest = manifest.with_meter(str(outcome.records))
+    manifest = manifest_of(
+        roll_call,
+        selected,
+        stand_ins=STAND_INS,
+        meter=str(outcome.records),
+        ends_with_launcher=True,
+    )
     inherited = {k: v for k, v in os.environ.items() if k not in ("RAY_ADDRESS", RAY_JOB_CONFIG)}
     environment = run_environment(manifest, {**inherited, **cpu_environment()})
     driver = [sys.executable, "-m", "miles_periodic.compat.cpu.run"]

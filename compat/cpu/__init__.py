@@ -4,9 +4,10 @@ stand_in              what a stand-in is, and how one takes the place of an upst
 catalog               all of them, in the order in which a process meets them
 sgl_kernel            a package in place of SGLang's CUDA kernels, served from memory
 pinned_memory         allocations that ask for pinned host memory
+loopback              the address that the parts of a run give each other
 gloo                  process groups that ask for NCCL, and collectives that gloo takes differently
 sglang_weights        SGLang's weight update, weight check and streams
-copies                two places that rely on a GPU-to-host move being a copy; routing replay is wrong without
+copies                two moves to the host that routing replay needs to be copies
 cuda_on_cpu           the torch.cuda of a train actor (cuda_mode is its tensor half)
 megatron_local_spec   Megatron's local layer spec, where Miles knows Transformer Engine's only
 load_hugging_face     a Hugging Face folder as the trainer's first weights

@@ -19,9 +19,10 @@ def register(path: str, fail: Fail) -> None:
 
     Only those that belong into this process; the stub of `sgl_kernel` is installed at once.
     """
-    from miles_periodic.compat.cpu import sgl_kernel
+    from miles_periodic.compat.cpu import sgl_kernel, start_up
 
     module, _, attribute = path.partition(":")
+    start_up.collect_garbage_rarely()
     sgl_kernel.install()
     for stand_in in getattr(importlib.import_module(module), attribute):
         if stand_in.belongs(os.environ):

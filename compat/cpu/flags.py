@@ -24,7 +24,7 @@ class CpuRun:
 
     num_rollouts: int = 2
     num_actors: int = 2
-    expert_parallel: int = 1
+    expert_parallel: int = 2
     num_engines: int = 1
     num_prompts: int = 4
     samples_per_prompt: int = 4

@@ -16,8 +16,9 @@ def groups_over_gloo(c10d: ModuleType) -> None:
     """Give a gloo group to whoever asks for an NCCL one.
 
     Symptom: "Distributed package doesn't have NCCL" or a hang in the first weight update.
-    Trigger: miles/backends/megatron_utils/update_weight/update_weight_from_distributed/broadcast.py:132
-    names "nccl", and SGLang's end of the same group follows. One function serves both.
+    Trigger: update_weight_from_distributed/broadcast.py:132 (in
+    miles/backends/megatron_utils/update_weight) names "nccl", and SGLang's end of the same group
+    follows. One function serves both.
     Safe: gloo has the broadcast that a weight update uses, with the same result.
 
     The same call fails on any machine with torch 2.10 or newer: miles/utils/distributed_utils.py:77

@@ -6,7 +6,6 @@ Shape legend: H hidden size, D head size, G query groups, Q query heads per grou
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -137,8 +136,7 @@ def load_without_bridge(checkpoint: ModuleType) -> None:
     miles/backends/megatron_utils/checkpoint.py:176. Safe: the inverse of Miles's own converter for
     this model; --check-weight-update-equal compares the round trip bit by bit.
     """
-    make: Callable[[Any], Any] = lambda native: load
-    replace(checkpoint, "_load_checkpoint_hf", make)
+    replace(checkpoint, "_load_checkpoint_hf", lambda native: load)
 
 
 STAND_INS = (

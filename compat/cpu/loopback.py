@@ -1,4 +1,4 @@
-"""Servers of a CPU run listen and are asked on the loopback address only."""
+"""The address that servers, trainers and process groups of a CPU run give each other."""
 
 from __future__ import annotations
 
@@ -8,21 +8,22 @@ from miles_periodic.compat.cpu.environment import LOOPBACK
 from miles_periodic.compat.cpu.stand_in import StandIn, replace
 
 
-def node_is_loopback(misc: ModuleType) -> None:
-    """Call this node 127.0.0.1.
+def node_is_loopback(services: ModuleType) -> None:
+    """Answer Ray's question for this node's address with the loopback address.
 
-    Symptom: SGLang's servers listen on the machine's outer address. Trigger:
-    miles/utils/misc.py:160 asks Ray, which finds the address that leads to the internet. Safe: a
-    rehearsal has one node.
+    Symptom: SGLang servers and weight update groups listen on the machine's network address.
+    Trigger: miles/utils/misc.py:161 and update_weight_from_distributed/broadcast.py:116 ask Ray,
+    whose workers look for a route to the internet. Safe: the run's Ray instance
+    (logical_gpus.ray_with_logical_gpus) is started on the loopback address and has one node.
     """
-    replace(misc, "get_current_node_ip", lambda native: lambda: LOOPBACK)
+    replace(services, "get_node_ip_address", lambda native: lambda address=None: LOOPBACK)
 
 
 STAND_INS = (
     StandIn(
         name="loopback/node-address",
-        module="miles.utils.misc",
+        module="ray._private.services",
         apply=node_is_loopback,
-        why="A rehearsal's servers must not be reachable from outside of this machine.",
+        why="Miles's servers would listen to the network; a CPU run has one node.",
     ),
 )

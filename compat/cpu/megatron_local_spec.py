@@ -3,7 +3,8 @@
 Miles names parameters for the weight update as Transformer Engine's spec does: grouped experts
 (`experts.linear_fc1.weight3`) and an input norm fused into the first projection
 (`linear_qkv.layer_norm_weight`). Transformer Engine needs a GPU; the local spec has one module per
-expert (`experts.local_experts.3.linear_fc1.weight`) and a norm of its own (`input_layernorm.weight`).
+expert (`experts.local_experts.3.linear_fc1.weight`) and a norm of its own
+(`input_layernorm.weight`).
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ STAND_INS = (
         name="sglang-weights/streams",
         module="torch.cpu",
         apply=streams_that_synchronize,
-        why="SGLang waits for its streams before a weight update; a CPU stream cannot be waited for.",
+        why="SGLang waits for its streams before an update; a CPU stream cannot be waited for.",
     ),
     StandIn(
         name="sglang-weights/post-process",

@@ -62,9 +62,7 @@ def write(folder: Path, model: TinyModel = TinyModel(), seed: int = 0) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     _write_json(folder / "config.json", config(model))
     generator = torch.Generator().manual_seed(seed)
-    tensors = {
-        name: _draw(name, shape, generator) for name, shape in tensor_shapes(model)
-    }
+    tensors = {name: _draw(name, shape, generator) for name, shape in tensor_shapes(model)}
     save_file(tensors, str(folder / "model.safetensors"), metadata={"format": "pt"})
     write_tokenizer(folder, model.vocab_size)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import select
 import socket
 import sys
 import threading
@@ -125,10 +126,25 @@ class Member:
     def _keep_watch(self) -> None:
         pause = threading.Event()
         while not pause.wait(WATCH_INTERVAL_SECONDS):
+            if self._launcher_is_gone() and (self._applied or self.manifest.ends_with_launcher):
+                self._stop("the launcher is gone")
             for name, reason in self._broken():
                 self.report_failure(name, reason)
                 self._stop(f"the binding {name}: {reason}")
             self._report_changes()
+
+    def _launcher_is_gone(self) -> bool:
+        """Whether the launcher's end of the line was closed: it ended, or was killed."""
+        line = self._line
+        if line is None or not self._lock.acquire(blocking=False):
+            return False
+        try:
+            readable, _, _ = select.select([line], [], [], 0)
+            return bool(readable) and line.recv(1, socket.MSG_PEEK) == b""
+        except (OSError, ValueError):
+            return True
+        finally:
+            self._lock.release()
 
     def _broken(self) -> Iterator[tuple[str, str]]:
         """Bindings that should be in place in this process and are not, with the reason.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hmac
 import secrets
+import socket
 import socketserver
 import threading
 from collections.abc import Callable, Sequence
@@ -39,6 +40,7 @@ class RollCallServer:
         self._notify = notify
         self._on_phase = on_phase
         self._lock = threading.Lock()
+        self.lines: set[socket.socket] = set()
         self._server = _Listener((host, 0), _Line)
         self._server.owner = self
         self.address = f"{host}:{self._server.server_address[1]}"
@@ -51,6 +53,9 @@ class RollCallServer:
     def __exit__(self, *exception) -> None:
         self._server.shutdown()
         self._server.server_close()
+        for line in tuple(self.lines):
+            with contextlib.suppress(OSError):
+                line.shutdown(socket.SHUT_RDWR)
 
     def fail(self, failure: Failure) -> None:
         """Record a failure; the launcher ends the run."""
@@ -100,7 +105,8 @@ class _Line(socketserver.StreamRequestHandler):
     def handle(self) -> None:
         owner: RollCallServer = self.server.owner
         entry: Entry | None = None
-        with contextlib.suppress(ConnectionError):
+        owner.lines.add(self.connection)
+        with contextlib.suppress(OSError):
             while line := self.rfile.readline(wire.MAX_LINE_BYTES):
                 try:
                     message = wire.unpack(line)
@@ -115,5 +121,6 @@ class _Line(socketserver.StreamRequestHandler):
                     break
                 if answer is not None:
                     self.wfile.write(wire.pack("answer", **answer))
+        owner.lines.discard(self.connection)
         if entry is not None:
             entry.alive = False

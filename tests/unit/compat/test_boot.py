@@ -136,3 +136,18 @@ def test_the_gate_unset_imports_nothing_of_ours(toy):
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60
     )
     assert done.stdout == "[]\n"
+
+
+def test_a_process_with_a_binding_stops_when_the_launcher_is_gone(toy):
+    with RollCallServer([DOUBLE], run_id="run") as short_lived:
+        manifest = RunManifest("run", short_lived.address, short_lived.token, (), (DOUBLE,))
+        child = subprocess.Popen(
+            [sys.executable, "-c", "import toy_upstream, time; print('up', flush=True); time.sleep(60)"],
+            env={**os.environ, **manifest.environment(), "PYTHONPATH": str(toy)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        child.stdout.readline()
+    _, errors = child.communicate(timeout=30)
+    assert child.returncode == 70 and "launcher is gone" in errors
