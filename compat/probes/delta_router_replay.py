@@ -30,17 +30,17 @@ def sglang(tree: Tree) -> Decision:
     The bindings carry it where nothing does. Where something carries it half of the way, two
     hands would be on one value: unsupported.
     """
+    delta = _followed(tree, FIELD)
+    bindings = tuple(binding.name for binding in bindings_for(SLUG, "sglang"))
+    injectable = bool(bindings) and len(delta.hops) == 1
+    if not (delta.consumer or injectable):
+        return _not_served(delta)
     replay = _full_replay(tree)
     if isinstance(replay, Unsupported):
         return replay
-    delta = _followed(tree, FIELD)
     if delta.consumer:
         return Native(f"{FIELD} is declared and consumed", delta.evidence + replay)
-    bindings = tuple(binding.name for binding in bindings_for(SLUG, "sglang"))
-    nothing_reads_it = len(delta.hops) == 1
-    if bindings and nothing_reads_it:
-        return Inject(f"{FIELD} is declared, but {delta.missing}", delta.evidence, bindings)
-    return _not_served(delta)
+    return Inject(f"{FIELD} is declared, but {delta.missing}", delta.evidence, bindings)
 
 
 def _followed(tree: Tree, field: str) -> Trail:
@@ -48,12 +48,15 @@ def _followed(tree: Tree, field: str) -> Trail:
 
 
 def _full_replay(tree: Tree) -> tuple[Evidence, ...] | Unsupported:
-    """Consumers of the server's switch and of the request's flag; without them nothing is sent."""
+    """Consumers of the server's switch and of the request's flag: a dead one returns nothing.
+
+    A tree that declares none needs none; that is on record as evidence at line 0.
+    """
     owners = Scopes(tree, _SETTINGS).owners(_SWITCH)
     switch = follow(tree, next(iter(owners), "ServerArgs"), _SWITCH, _SETTINGS + _SERVER)
     flag = _followed(tree, "return_routed_experts")
     for trail in (switch, flag):
-        if trail.consumer is None:
+        if trail.hops and trail.consumer is None:
             return Unsupported(
                 f"the server returns no routed experts: {trail.missing}",
                 "Use an SGLang tree that returns routed experts; 0.5.9 is a release that does.",
@@ -62,7 +65,10 @@ def _full_replay(tree: Tree) -> tuple[Evidence, ...] | Unsupported:
                 expected="a declared field that decides whether routes are returned",
                 found=trail.missing,
             )
-    return tuple(trail.consumer for trail in (switch, flag) if trail.consumer)
+    return tuple(
+        trail.consumer or Evidence("sglang/srt", 0, f"{trail.missing}; nothing to switch on")
+        for trail in (switch, flag)
+    )
 
 
 def _not_served(delta: Trail) -> Unsupported:
