@@ -66,7 +66,7 @@ def select_features(selection: Selection, *, default: str | None = None) -> Sele
     available = installed_plugins(
         names=wanted or None, allow_missing=selection.allow_missing, skipped=_say_skipped
     )
-    features = choose(choices, available)
+    features = choose([c for c in choices if not _was_skipped(c, selection, available)], available)
     known = tuple(feature for plugin in available.values() for feature in plugin)
     _check_slugs("--allow-missing", selection.allow_missing, known, extra=available)
     _check_slugs("--accept-drift", selection.accept_drift, known)
@@ -79,6 +79,11 @@ def select_features(selection: Selection, *, default: str | None = None) -> Sele
     )
     build_manager([feature(settings[feature.slug]) for feature in features])
     return Selected(features, settings, known)
+
+
+def _was_skipped(choice, selection: Selection, available: Mapping[str, Sequence]) -> bool:
+    """Whether a chosen plugin could not be loaded and may be missing."""
+    return choice.plugin in selection.allow_missing and not available.get(choice.plugin)
 
 
 def _say_skipped(error: PeriodicError) -> None:

@@ -19,6 +19,7 @@ class CpuRun:
 
     num_actors: train actors, data parallel. expert_parallel: a divisor of it.
     micro_batch_size: samples; they are padded to equal length.
+    use_miles_router: False takes the Rust router that pip installs, which drops routes.
     learning_rate: for AdamW, so about how far each weight moves in a step.
     """
 
@@ -31,6 +32,7 @@ class CpuRun:
     micro_batch_size: int = 2
     learning_rate: float = 1e-4
     pause_mode: str = "in_place"
+    use_miles_router: bool = True
     seed: int = 1234
 
     @property
@@ -94,8 +96,9 @@ def model_flags(model_folder: Path, model: TinyModel) -> list[str]:
 def _loop_flags(work_folder: Path, run: CpuRun) -> list[str]:
     # One sample in flight at a time: with more, the order in which requests reach the server
     # decides which prefixes it shares and in which batches it rounds, and no two runs are equal.
-    return _words(
-        f"""
+    return (
+        _words(
+            f"""
         --actor-num-nodes 1 --actor-num-gpus-per-node {run.num_actors}
         --expert-model-parallel-size {run.expert_parallel}
         --num-gpus-per-node {NUM_GPUS_PER_NODE}
@@ -105,9 +108,10 @@ def _loop_flags(work_folder: Path, run: CpuRun) -> list[str]:
         --prompt-data {prompts_file(work_folder)} --input-key prompt --label-key label
         --rollout-temperature 1.0 --rollout-max-response-len 256 --rollout-seed {run.seed}
         --custom-generate-function-path {GAME}.generate --custom-rm-path {GAME}.reward
-        --use-miles-router --pause-generation-mode {run.pause_mode}
-        --sglang-server-concurrency 1
+        --pause-generation-mode {run.pause_mode} --sglang-server-concurrency 1
         """
+        )
+        + ["--use-miles-router"] * run.use_miles_router
     )
 
 

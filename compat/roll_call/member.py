@@ -182,6 +182,8 @@ class Member:
     def _after_fork(self) -> None:
         self._line, self._lock = None, threading.RLock()
         self._counts, self._reported = Counter(), (Counter(), "")
+        # At once, not from the watch: a child may go into native code that keeps the GIL for good.
+        self.say_hello()
         self._start_watch()
 
     def _stop(self, reason: str) -> None:

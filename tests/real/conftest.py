@@ -51,3 +51,42 @@ def rehearsal(tmp_path_factory) -> Rehearsal:
     made = rehearse(tmp_path_factory.mktemp("rehearsal"), "--steps", "2")
     assert made.done.returncode == 0, made.done.stdout + made.done.stderr
     return made
+
+
+@pytest.fixture
+def cpu_run(tmp_path, monkeypatch):
+    """`cpu_run(*slugs, shape=…, site=…)`: one run of the rehearsal's loop, and its outcome.
+
+    slugs: the features that are on. site: text of a `sitecustomize` for every process of the run.
+    """
+    from miles_periodic.cli.rehearsal.one_run import run_once
+    from miles_periodic.cli.rehearsal.workspace import workspace
+    from miles_periodic.cli.selected import Selected
+    from miles_periodic.compat.catalog import BINDINGS, bindings_for
+    from miles_periodic.compat.cpu import game, tiny_model
+    from miles_periodic.compat.cpu.flags import CpuRun, prompts_file
+    from miles_periodic.plugins import features
+
+    def run(*slugs, shape=None, site=""):
+        shape = shape or CpuRun(num_rollouts=1)
+        on = tuple(feature for feature in features() if feature.slug in slugs)
+        names = {b.name for slug in slugs for b in bindings_for(slug, "miles")}
+        (tmp_path / "site").mkdir()
+        (tmp_path / "site" / "sitecustomize.py").write_text(site, encoding="utf-8")
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
+        with workspace(tmp_path / "work") as space:
+            tiny_model.write(space.folder / "model")
+            (space.folder / "on").mkdir()
+            game.write_prompts(prompts_file(space.folder / "on"), shape.num_prompts)
+            return run_once(
+                "on",
+                Selected(on, {f.slug: f.settings_model() for f in on}, ()),
+                [binding for binding in BINDINGS.values() if binding.name in names],
+                model=space.folder / "model",
+                folder=space.folder / "on",
+                ray=space.ray,
+                shape=shape,
+                on_phase=lambda phase: None,
+            )
+
+    return run
