@@ -132,6 +132,7 @@ def supervise(
     with _signals_passed_on(child):
         end_on_failure(roll_call, child)
         status = child.wait()
+    roll_call.hear_out(child.pid)
     return verdict(status, roll_call)
 
 

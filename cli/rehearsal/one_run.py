@@ -124,7 +124,9 @@ def _run(
         roll_call.roll.driver_pid = child.pid
         end_on_failure(roll_call, child)
         try:
-            return child.wait(TIMEOUT_SECONDS)
+            status = child.wait(TIMEOUT_SECONDS)
+            roll_call.hear_out(child.pid)
+            return status
         except subprocess.TimeoutExpired:
             outcome.problems.append(f"it did not end within {TIMEOUT_SECONDS:.0f} seconds")
             return 124

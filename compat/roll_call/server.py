@@ -8,6 +8,7 @@ import secrets
 import socket
 import socketserver
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -58,6 +59,14 @@ class RollCallServer:
         for line in tuple(self.lines):
             with contextlib.suppress(OSError):
                 line.shutdown(socket.SHUT_RDWR)
+
+    def hear_out(self, pid: int, patience_seconds: float = 2.0) -> None:
+        """Wait until all that an ended local process said was recorded."""
+        end = time.monotonic() + patience_seconds
+        while time.monotonic() < end and any(
+            entry.alive for entry in self.roll.entries if entry.is_local and entry.pid == pid
+        ):
+            time.sleep(0.01)
 
     def fail(self, failure: Failure) -> None:
         """Record a failure; the launcher ends the run."""

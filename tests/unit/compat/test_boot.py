@@ -39,7 +39,11 @@ def run(toy, roll_call, code, *, bindings=(DOUBLE,), address=None, **environment
     manifest = RunManifest("run", address or roll_call.address, roll_call.token, (), bindings)
     variables = {**os.environ, **manifest.environment(), "PYTHONPATH": str(toy), **environment}
     command = [sys.executable, "-c", textwrap.dedent(code)]
-    return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=60)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, env=variables, **pipes) as child:
+        output, errors = child.communicate(timeout=60)
+    roll_call.hear_out(child.pid)
+    return subprocess.CompletedProcess(command, child.returncode, output, errors)
 
 
 def test_a_binding_is_applied_right_after_its_module_executed(toy, roll_call):
