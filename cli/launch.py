@@ -20,6 +20,7 @@ from miles_periodic.cli.selected import Selected, bindings_of, plan_for, select_
 from miles_periodic.compat.manifest import RunManifest
 from miles_periodic.compat.plan import Plan
 from miles_periodic.compat.roll_call.absent import watch_for_absent
+from miles_periodic.compat.roll_call.roll import Roll
 from miles_periodic.compat.roll_call.server import RollCallServer
 from miles_periodic.compat.run_processes import end_processes
 from miles_periodic.hooks.errors import ROLL_CALL_STATUS, PeriodicError
@@ -143,13 +144,27 @@ def verdict(status: int, roll_call: RollCallServer) -> int:
     if roll_call.roll.failures:
         end_processes(roll_call.run_id)
         return ROLL_CALL_STATUS
-    for name in roll_call.roll.never_consulted():
-        _say.print(f"[yellow]warning[/yellow] {name} was applied and never consulted in this run.")
-    if status == 0 and (missing := roll_call.roll.missing()):
-        for sentence in missing:
-            _say.print(f"[bold red]roll call failed[/bold red] {sentence}.")
+    if status == 0 and not _did_its_work(roll_call.roll):
         return ROLL_CALL_STATUS
     return 128 - status if status < 0 else status
+
+
+def _did_its_work(roll: Roll) -> bool:
+    """Whether a run that ended well had its features; says what it had not."""
+    for name in roll.never_consulted():
+        _say.print(f"[yellow]warning[/yellow] {name} was applied and never consulted in this run.")
+    missing = roll.missing()
+    if not missing:
+        return True
+    if roll.was_mustered or not roll.anything_applied:
+        for sentence in missing:
+            _say.print(f"[bold red]roll call failed[/bold red] {sentence}.")
+        return False
+    _say.print(
+        "[yellow]warning[/yellow] the script ended before Miles's servers and trainers were up; "
+        "no feature did anything."
+    )
+    return True
 
 
 def end_on_failure(roll_call: RollCallServer, child: subprocess.Popen) -> None:

@@ -55,6 +55,7 @@ class Roll:
         self.entries: list[Entry] = []
         self.failures: list[Failure] = []
         self.driver_pid: int | None = None
+        self.was_mustered = False
 
     def role(self, entry: Entry) -> str:
         """The entry's role now; the launcher's own child is the driver."""
@@ -72,6 +73,11 @@ class Roll:
                 if not any(binding.name in e.applied for e in self.entries if self.role(e) == role):
                     absent.append(f"{binding.name} was not applied in any {role}")
         return absent
+
+    @property
+    def anything_applied(self) -> bool:
+        """Whether any process of the run applied any binding."""
+        return any(entry.applied for entry in self.entries)
 
     def never_consulted(self) -> list[str]:
         """Bindings that were applied and that no process called, over the whole run."""

@@ -94,6 +94,7 @@ class RollCallServer:
                 entry.consulted.update(message["counts"])
                 entry.title = message["title"]
             elif kind == wire.MUSTER:
+                self.roll.was_mustered = True
                 return {"missing": self.roll.missing()}
         if kind == wire.FAILED:
             process = (
