@@ -37,7 +37,7 @@ async def _post(post: Post, args, kwargs):
     if rollout is None or not _is_generate(url, request):
         return await post(*args, **kwargs)
     await _prove_server(post, url, request)
-    await _learn_weight_version(rollout, url)
+    await _learn_weight_version(post, rollout, url)
     tokens = request.get("input_ids") or ()
     fields = merged_answers(
         "generate_request_fields", rollout=rollout, tokens=tokens, request=request
@@ -70,15 +70,13 @@ async def _run_proof(post: Post, url: str, slug: str, proof: ServerProof) -> Non
         raise
 
 
-async def _learn_weight_version(rollout: RolloutState, url: str) -> None:
-    """Ask the server for its weight version at a rollout's first request."""
+async def _learn_weight_version(post: Post, rollout: RolloutState, url: str) -> None:
+    """Ask the server for its weight version at a rollout's first request, with Miles's retries."""
     asked = "weight version asked"
     if asked in rollout.memory:
         return
     rollout.memory[asked] = True
     if manager().hook.wants_weight_version(rollout=rollout):
-        from miles.utils.http_utils import get
-
-        information = await get(url.rsplit("/", 1)[0] + "/model_info")
-        version = information.get("weight_version")
+        address = url.rsplit("/", 1)[0] + "/model_info"
+        version = (await post(address, None, action="get")).get("weight_version")
         rollout.weight_version = None if version is None else str(version)

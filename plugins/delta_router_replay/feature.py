@@ -37,6 +37,19 @@ class DeltaRouterReplay(Feature):
     exit = "Miles asks for a delta on every rollout path, in every pause mode."
 
     @hookimpl
+    def complete_arguments(self, arguments: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        replays = arguments.get("use_rollout_routing_replay")
+        if replays and arguments.get("use_session_server"):
+            raise PeriodicError(
+                "Miles's session server asks for all routes on every turn, beside this feature.",
+                feature=SLUG,
+                expected="rollouts that call /generate",
+                found="--use-session-server",
+                remedy=f"Take the feature out with -{SLUG}, or roll out without session servers.",
+            )
+        return None
+
+    @hookimpl
     def server_proofs(self, request: Mapping[str, Any]) -> Sequence[ServerProof] | None:
         replays = request.get("return_routed_experts")
         return (_round_trip(),) if replays and self.settings.prove_round_trip else None

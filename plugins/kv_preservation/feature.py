@@ -39,6 +39,14 @@ class KVPreservation(Feature):
 
     @hookimpl
     def complete_arguments(self, arguments: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        if self.settings.salt and arguments.get("use_session_server"):
+            raise PeriodicError(
+                "Requests of Miles's session server carry no salt yet.",
+                feature=SLUG,
+                expected="rollouts that call /generate",
+                found="--use-session-server",
+                remedy=f"Take the feature out with -{SLUG}, or roll out without session servers.",
+            )
         if not self.settings.pause_in_place:
             return None
         if arguments.get("colocate"):

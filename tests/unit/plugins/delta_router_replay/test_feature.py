@@ -114,3 +114,13 @@ def test_a_server_that_answers_a_delta_passes_the_round_trip(feature):
 
 def test_no_round_trip_is_made_where_nothing_is_replayed(feature):
     assert feature.server_proofs(request={}) is None
+
+
+def test_a_session_server_that_replays_is_refused_by_name(feature):
+    arguments = {"use_session_server": True, "use_rollout_routing_replay": True}
+    with pytest.raises(PeriodicError, match="--use-session-server"):
+        feature.complete_arguments(arguments=arguments)
+
+
+def test_a_run_that_replays_nothing_is_left_alone(feature):
+    assert feature.complete_arguments(arguments={"use_session_server": True}) is None

@@ -76,3 +76,8 @@ def test_everything_off_adds_nothing():
     assert feature.complete_arguments(arguments={}) is None
     assert feature.generate_request_fields(rollout=RolloutState(), tokens=[], request={}) is None
     assert feature.wants_weight_version(rollout=RolloutState()) is None
+
+
+def test_a_session_server_is_refused_by_name(feature):
+    with pytest.raises(PeriodicError, match="--use-session-server"):
+        feature.complete_arguments(arguments={"use_session_server": True})

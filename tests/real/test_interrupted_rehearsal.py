@@ -1,0 +1,88 @@
+"""Rehearsals that are stopped from outside: an error that names why, and nothing left running."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.real
+
+BIN = Path(sys.executable).parent
+UP_SECONDS = 200
+GONE_SECONDS = 30
+
+
+@pytest.fixture
+def rehearsal_process(tmp_path):
+    """A rehearsal in the background, with its temporary files in a folder of the test's own."""
+    folder = Path(f"/tmp/mp-test-{os.getpid()}")
+    folder.mkdir()
+    child = subprocess.Popen(
+        [BIN / "periodic", "--plugins", "periodic", "rehearse", "--steps", "1"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "TMPDIR": str(folder)},
+    )
+    child.folder = folder
+    yield child
+    if child.poll() is None:
+        child.kill()
+    child.communicate(timeout=60)
+    subprocess.run(["rm", "-rf", folder], check=True)
+
+
+def processes_of(child, title=b""):
+    """Processes of the rehearsal that `child` runs, those with `title` in their command line."""
+    marks = tuple(
+        f"MILES_PERIODIC_RUN_ID=rehearsal-{n}-{child.pid}".encode() for n in ("off", "on")
+    )
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            environment = (path / "environ").read_bytes()
+            ours = any(mark in environment for mark in marks)
+            if ours and title in (path / "cmdline").read_bytes():
+                found.append(int(path.name))
+    return found
+
+
+def wait_for(condition, seconds):
+    end = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < end, "it did not come to that in time"
+        time.sleep(0.5)
+    return value
+
+
+def trainers(child):
+    return wait_for(lambda: processes_of(child, b"ray::MegatronTrainRayActor"), UP_SECONDS)
+
+
+def test_an_interrupt_ends_everything_and_leaves_no_file(rehearsal_process):
+    trainers(rehearsal_process)
+    rehearsal_process.send_signal(signal.SIGINT)
+    output, _ = rehearsal_process.communicate(timeout=60)
+    assert rehearsal_process.returncode == 130, output
+    assert processes_of(rehearsal_process) == []
+    assert [p.name for p in rehearsal_process.folder.glob("mp-*")] == []
+
+
+def test_a_killed_rehearsal_takes_every_process_with_it(rehearsal_process):
+    trainers(rehearsal_process)
+    rehearsal_process.kill()
+    rehearsal_process.wait(30)
+    wait_for(lambda: not processes_of(rehearsal_process), GONE_SECONDS)
+
+
+def test_a_killed_trainer_is_named_and_everything_else_is_ended(rehearsal_process):
+    os.kill(trainers(rehearsal_process)[0], signal.SIGKILL)
+    output, _ = rehearsal_process.communicate(timeout=200)
+    assert rehearsal_process.returncode == 1
+    assert "MegatronTrainRayActor" in output or "ActorDiedError" in output
+    assert processes_of(rehearsal_process) == []
