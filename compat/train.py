@@ -227,7 +227,3 @@ def _command_line(argv: Sequence[str]) -> Iterator[None]:
 
 if __name__ == "__main__":
     main(sys.argv[1:])
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])
