@@ -13,8 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
+from miles_periodic.cli import messages
 from miles_periodic.cli.options import Selection
 from miles_periodic.cli.selected import Selected, bindings_of, plan_for, select_features
 from miles_periodic.compat.manifest import RunManifest
@@ -27,8 +26,6 @@ from miles_periodic.hooks.errors import ROLL_CALL_STATUS, PeriodicError
 
 #: Ray's own channel for a driver's job configuration; `ray.init` merges it.
 RAY_JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
-
-_say = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 def launch(script: str, arguments: Sequence[str], selection: Selection) -> int:
@@ -44,11 +41,13 @@ def launch(script: str, arguments: Sequence[str], selection: Selection) -> int:
     refuse_problems(plan)
     dropped = plan.dropped()
     for slug in dropped:
-        _say.print(f"[yellow]warning[/yellow] this run goes without {slug}, as allowed.")
+        messages.warning(f"this run goes without {slug}, as allowed.")
     with open_roll_call(plan, dropped) as roll_call:
         manifest = manifest_of(roll_call, selected, dropped)
         environment = run_environment(manifest, os.environ)
-        _say.print(f"[dim]periodic: run {manifest.run_id}, {len(manifest.bindings)} bindings[/dim]")
+        messages.say(
+            "periodic", f"run {manifest.run_id}, {len(manifest.bindings)} bindings.", "dim"
+        )
         return supervise(command, environment, roll_call)
 
 
@@ -60,10 +59,10 @@ def command_of(script: str, arguments: Sequence[str]) -> list[str]:
 
 
 def refuse_problems(plan: Plan) -> None:
-    """Raise the plan's problems as one error, the first in front."""
+    """Say every problem of the plan but the first, and raise that one."""
     problems = plan.problems()
     for problem in problems[1:]:
-        _say.print(f"[bold red]error[/bold red] {problem}")
+        messages.error(problem)
     if problems:
         raise problems[0]
 
@@ -77,7 +76,7 @@ def open_roll_call(plan: Plan, without: Sequence[str], notify=None) -> RollCallS
         bindings_of(plan, without),
         run_id=uuid.uuid4().hex[:12],
         host=host,
-        notify=notify or (lambda text: _say.print(f"[cyan]periodic[/cyan] {text}")),
+        notify=notify or (lambda text: messages.say("periodic", text, "cyan")),
     )
 
 
@@ -140,7 +139,7 @@ def supervise(
 def verdict(status: int, roll_call: RollCallServer) -> int:
     """The run's exit status: the roll call's word first, then the child's."""
     for failure in roll_call.roll.failures:
-        _say.print(f"[bold red]roll call failed[/bold red] {failure}")
+        messages.roll_call_failed(failure)
     if roll_call.roll.failures:
         end_processes(roll_call.run_id)
         return ROLL_CALL_STATUS
@@ -152,17 +151,16 @@ def verdict(status: int, roll_call: RollCallServer) -> int:
 def _did_its_work(roll: Roll) -> bool:
     """Whether a run that ended well had its features; says what it had not."""
     for name in roll.never_consulted():
-        _say.print(f"[yellow]warning[/yellow] {name} was applied and never consulted in this run.")
+        messages.warning(f"{name} was applied and never consulted in this run.")
     missing = roll.missing()
     if not missing:
         return True
     if roll.was_mustered or not roll.anything_applied:
         for sentence in missing:
-            _say.print(f"[bold red]roll call failed[/bold red] {sentence}.")
+            messages.roll_call_failed(f"{sentence}.")
         return False
-    _say.print(
-        "[yellow]warning[/yellow] the script ended before Miles's servers and trainers were up; "
-        "no feature did anything."
+    messages.warning(
+        "the script ended before Miles's servers and trainers were up; no feature did anything."
     )
     return True
 

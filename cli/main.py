@@ -8,9 +8,9 @@ from typing import Annotated
 
 import click
 import typer
-from rich.console import Console
 from typer.core import TyperGroup
 
+from miles_periodic.cli import messages
 from miles_periodic.cli.options import (
     AcceptDrift,
     AllowMissing,
@@ -110,7 +110,5 @@ def main() -> None:
     try:
         app()
     except PeriodicError as error:
-        Console(stderr=True, highlight=False).print(
-            f"[bold red]error[/bold red] {error}", soft_wrap=True, markup=True
-        )
+        messages.error(error)
         sys.exit(error.status)

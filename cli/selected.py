@@ -6,8 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from rich.console import Console
-
+from miles_periodic.cli import messages
 from miles_periodic.cli.options import Selection
 from miles_periodic.compat.catalog import BINDINGS
 from miles_periodic.compat.manifest import FeatureReference
@@ -87,7 +86,7 @@ def _was_skipped(choice, selection: Selection, available: Mapping[str, Sequence]
 
 
 def _say_skipped(error: PeriodicError) -> None:
-    Console(stderr=True).print(f"[yellow]skipped[/yellow] {error}", highlight=False)
+    messages.say("skipped", error, "yellow")
 
 
 def _check_slugs(

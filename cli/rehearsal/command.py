@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from miles_periodic.cli import messages
 from miles_periodic.cli.options import Selection
 from miles_periodic.hooks.errors import PeriodicError
 
@@ -124,7 +125,7 @@ def _deliver(result: dict[str, Any], json_file: Path | None, report: Path | None
     if report is not None:
         report.parent.mkdir(parents=True, exist_ok=True)
         write_report(result, report)
-        Console(stderr=True).print(f"Report: {report}", soft_wrap=True)
+        messages.say("report", report, "dim")
 
 
 def _write(path: Path, text: str) -> None:
@@ -151,7 +152,7 @@ def _interruptible() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        Console(stderr=True).print("[yellow]Interrupted; everything was ended.[/yellow]")
+        messages.say("interrupted", "everything was ended.", "yellow")
         raise typer.Exit(130) from None
     finally:
         for number, handler in before.items():

@@ -63,6 +63,13 @@ def test_a_wrong_name_is_one_clear_paragraph_and_starts_nothing(script, tmp_path
     assert part in done.stderr and "Traceback" not in done.stderr
 
 
+def test_a_remedy_shows_the_brackets_of_a_table(script, tmp_path):
+    (tmp_path / "run.toml").write_text("salt = false\n")
+    options = ["--plugins", "periodic", "--plugin-config", "run.toml"]
+    done = periodic(*options, str(script), cwd=tmp_path)
+    assert "such as [delta-router-replay]." in done.stderr
+
+
 def test_a_script_that_does_not_exist_is_named(tmp_path):
     done = periodic("--plugins", "periodic", "trian", cwd=tmp_path)
     assert done.returncode == 2 and "'train' instead of 'trian'" in done.stderr
