@@ -1,18 +1,22 @@
 """Everything that knows an upstream's shape.
 
 tree            an upstream's sources, read by AST and never imported
-fingerprints    signature and content of a target, and the shapes that are known (known_shapes/)
+fingerprints    signature and content of a target, and the shapes that are known (known_shapes/);
+                fingerprint_command shows, records and checks them
 follow          a field from its declaration to what consumes it; scopes, places, calls and uses
                 are its parts: names and types, where a value is, what a call or statement does
 probes/         per feature: native, inject or unsupported on a tree, with evidence
 binding         where one hook spec meets one upstream symbol
 bindings/       per feature: the adapters
+apply           one binding onto one imported module, and the proof that it is still there
 catalog         which probes and bindings a feature has
 plan            feature x upstream to a decision, with the environment it was made for
 environment     what else decides: Python, torch, devices, Ray, runsc, Slurm
 manifest        the plan as every process of a run receives it
 boot            what the .pth line starts in a process of a run
+run_processes   the processes of a run on this node, found and ended
 roll_call/      what each process really did, told to the launcher
+meter           what a rehearsal sent, reused and trained on, written down
 train           the training entry for the miles-rl wheel, which ships none
 cpu/            stand-ins that let the stack run without a GPU
 """

@@ -8,8 +8,10 @@ measurements, packing, assemble
     what the meter wrote, as numbers; both runs as one JSON value with checks and verdict
 result, quantities, json_words, findings
     that value read back; numbers and words for people; honest sentences
-report, sections, sections_plan, charts, charts_*, markup, style
+report, sections, sections_plan, markup, style
     the HTML page
+charts, charts_traffic, charts_packing, charts_time, charts_processes
+    its pictures
 summary
     the same facts for a terminal
 """

@@ -20,4 +20,6 @@ logical_gpus          a Ray instance on this machine whose GPUs are numbers
 tiny_model            a random Qwen3-MoE checkpoint and its tokenizer, the same every time
 game                  a multi-turn environment with a calculator, for that model
 flags                 the Miles command line for all of this
+boot                  the stand-ins registered in a process of a run
+run                   the driver: Ray with logical GPUs around Miles's loop
 """

@@ -13,6 +13,7 @@ cost_model     FLOPs or seconds of a sample
 model_shape    the sizes that decide them, from a model's config
 validation     what is refused, and what to change
 settings       what a user can set
+feature        the hooks
 """
 
 from miles_periodic.plugins.cost_aware_packing.cost_model import CostModel, MeasuredMicrobatch
