@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 CONNECT_TIMEOUT_SECONDS = 2.0
 ANSWER_TIMEOUT_SECONDS = 30.0
 WATCH_INTERVAL_SECONDS = 1.0
+#: Exit status of a process that ends itself: it must not compute anything without its bindings.
 ENDED_STATUS = 70
 
 
