@@ -98,15 +98,6 @@ class Tree:
         definition = source.definition(qualname) if source else None
         return (source, definition) if source and definition is not None else None
 
-    def modules(self, *folders: str) -> Iterator[SourceModule]:
-        """Every module below the given folders (relative to the package), parsed, in order."""
-        for portion in self.portions:
-            for folder in folders:
-                base = portion / folder
-                files = [base] if base.is_file() else sorted(base.rglob("*.py"))
-                for path in files:
-                    yield read_module(self, path)
-
     def containing(self, text: str, *folders: str) -> Iterator[SourceModule]:
         """The modules below `folders` in whose text `text` occurs; the others are not parsed."""
         for portion in self.portions:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from miles_periodic.hooks import Feature, PeriodicError, RolloutState, hookimpl
-from miles_periodic.hooks.values import RouteShape, ServerProof
+from miles_periodic.hooks.values import RouteShape, ServerProof, proof_salt
 from miles_periodic.plugins.delta_router_replay.payload import RouteRowsError
 from miles_periodic.plugins.delta_router_replay.route_rows import RouteRows
 from miles_periodic.plugins.delta_router_replay.settings import DeltaRouterReplaySettings
@@ -109,8 +108,7 @@ def _payload_rows(payload: Any, rows: RouteRows) -> int | None:
     """How many int32 rows a base64 text holds, by its length alone; None for other payloads."""
     if not isinstance(payload, str):
         return None
-    num_bytes = len(payload) // 4 * 3 - payload[-2:].count("=")
-    return num_bytes // (4 * rows.num_layers * rows.top_k)
+    return _num_bytes(payload) // (4 * rows.num_layers * rows.top_k)
 
 
 def _keep_common_prefix(held: _Held, tokens: Sequence[int]) -> int:
@@ -140,7 +138,7 @@ def _round_trip() -> ServerProof:
         "input_ids": list(_PROOF_TOKENS),
         "sampling_params": {"max_new_tokens": 1, "temperature": 0.0, "ignore_eos": True},
         "return_routed_experts": True,
-        "extra_key": f"miles-periodic:proof={uuid.uuid4().hex}",
+        "extra_key": proof_salt(),
     }
     delta = {**request, "routed_experts_start_len": _PROOF_START}
     return ServerProof("routes come back through the router", (request, delta), _check_round_trip)
