@@ -17,6 +17,7 @@ from miles_periodic.hooks.decisions import UPSTREAMS, Decision, Inject, Off, Uns
 from miles_periodic.hooks.errors import PeriodicError
 from miles_periodic.hooks.feature import Feature
 from miles_periodic.hooks.nearest_name import did_you_mean
+from miles_periodic.hooks.selection import check_slugs
 
 SCHEMA = 1
 
@@ -126,8 +127,8 @@ def make_plan(
     Raises PeriodicError where `on` or `accept_drift` names a feature that is not known.
     """
     slugs = [feature.slug for feature in features]
-    _check_names("--plugins", on, slugs)
-    _check_names("--accept-drift", accept_drift, slugs)
+    check_slugs("--plugins", on, slugs)
+    check_slugs("--accept-drift", accept_drift, slugs)
     rows = [
         Row(
             slug,
@@ -147,16 +148,6 @@ def make_plan(
         dict(surroundings.describe() if environment is None else environment),
         tuple(allow_missing),
     )
-
-
-def _check_names(option: str, names: Collection[str], known: Sequence[str]) -> None:
-    for name in names:
-        if name not in known:
-            raise PeriodicError(
-                f"{option} names {name!r}, which is no feature.",
-                feature=name,
-                remedy=did_you_mean(name, known),
-            )
 
 
 def _decide(slug: str, upstream: str, tree: Tree | None, accept_drift: bool) -> Decision:
