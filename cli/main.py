@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-import click
 import typer
 from typer.core import TyperGroup
 
@@ -30,7 +29,7 @@ TRAIN = "train"
 class ScriptOrCommand(TyperGroup):
     """A group in which a script's path is a command too: `miles --plugins periodic train.py …`."""
 
-    def resolve_command(self, ctx: click.Context, args: list[str]):
+    def resolve_command(self, ctx: typer.Context, args: list[str]):
         name = args[0]
         if name in self.commands:
             return super().resolve_command(ctx, args)

@@ -16,9 +16,7 @@ import wrapt
 
 from miles_periodic.compat.apply import Applied, apply_binding
 from miles_periodic.compat.manifest import GATE, ManifestError, RunManifest
-from miles_periodic.compat.roll_call.member import Member
-
-FAILED_STATUS = 70
+from miles_periodic.compat.roll_call.member import ENDED_STATUS, Member
 
 _member: Member | None = None
 
@@ -83,4 +81,4 @@ def _fail(name: str, error: Exception) -> NoReturn:
 def _stop(message: str) -> NoReturn:
     """End this process at once: a process without its bindings must not compute anything."""
     print(f"miles-periodic: {message}", file=sys.stderr, flush=True)
-    os._exit(FAILED_STATUS)
+    os._exit(ENDED_STATUS)

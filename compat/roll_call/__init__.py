@@ -5,5 +5,5 @@ member   the process's side: hello, applied, failed, consulted, and the watch ov
 roll     the launcher's record of who reported what, and what is missing
 server   the launcher's side of the wire
 absent   processes that never answered, found in the process table
-roles    a process's title to its role in a Miles run
+roles    a process's title, and its role in a Miles run
 """

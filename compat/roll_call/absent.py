@@ -10,9 +10,8 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 
-from miles_periodic.compat.roll_call.roles import role_of
+from miles_periodic.compat.roll_call.roles import role_of, title_of
 from miles_periodic.compat.roll_call.roll import Failure
 from miles_periodic.compat.roll_call.server import RollCallServer
 from miles_periodic.compat.run_processes import processes_of
@@ -43,16 +42,8 @@ def absent_processes(roll_call: RollCallServer) -> list[tuple[int, str]]:
     """(pid, title) of this node's processes in a role that has bindings and that said no hello."""
     roles = {role for binding in roll_call.roll.bindings for role in binding.processes}
     present = {entry.pid for entry in roll_call.roll.entries if entry.is_local}
-    titles = {pid: _title(pid) for pid in processes_of(roll_call.run_id) if pid not in present}
+    titles = {pid: title_of(pid) for pid in processes_of(roll_call.run_id) if pid not in present}
     return [(pid, title) for pid, title in titles.items() if role_of(title) in roles]
-
-
-def _title(pid: int) -> str:
-    try:
-        line = Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return ""
-    return line.replace(b"\0", b" ").decode(errors="replace").strip()
 
 
 def _fail(roll_call: RollCallServer, pid: int, title: str) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from miles_periodic.compat.roll_call import wire
+from miles_periodic.compat.roll_call.roles import title_of
 
 if TYPE_CHECKING:
     from miles_periodic.compat.apply import Applied
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 CONNECT_TIMEOUT_SECONDS = 2.0
 ANSWER_TIMEOUT_SECONDS = 30.0
 WATCH_INTERVAL_SECONDS = 1.0
+#: Exit status of a process that ends itself: it must not compute anything without its bindings.
 ENDED_STATUS = 70
 
 
@@ -64,19 +66,17 @@ class Member:
             run_id=self.manifest.run_id,
             host=socket.gethostname(),
             pid=os.getpid(),
-            parent=os.getppid(),
-            title=process_title(),
-            executable=sys.executable,
+            title=title_of(os.getpid()),
         )
         for applied in self._applied:  # a forked child takes over what its parent applied
-            self._send(wire.APPLIED, binding=applied.binding.name, target=applied.binding.target)
+            self._send(wire.APPLIED, binding=applied.binding.name)
         return introduced
 
     def report_applied(self, binding: Binding, applied: Applied) -> None:
         """Tell the launcher that a binding is in place, and watch over it from now on."""
         with self._lock:
             self._applied.append(applied)
-        self._tell(wire.APPLIED, binding=binding.name, target=binding.target)
+        self._tell(wire.APPLIED, binding=binding.name)
 
     def report_failure(self, name: str, reason: str) -> None:
         """Tell the launcher that a binding is not in place; the run will be ended."""
@@ -165,7 +165,7 @@ class Member:
 
     def _report_changes(self) -> None:
         """Send counts and title where they changed; a process without bindings need not arrive."""
-        now = (Counter(self._counts), process_title())
+        now = (Counter(self._counts), title_of(os.getpid()))
         if now == self._reported:
             return
         self._reported = now
@@ -177,7 +177,7 @@ class Member:
 
     def _report_last_counts(self) -> None:
         if self._line is not None and self._counts:
-            self._send(wire.CONSULTED, counts=dict(self._counts), title=process_title())
+            self._send(wire.CONSULTED, counts=dict(self._counts), title=title_of(os.getpid()))
 
     def _after_fork(self) -> None:
         self._line, self._lock = None, threading.RLock()
@@ -195,12 +195,3 @@ def _executed(module: str) -> bool:
     """Whether a module has been imported in this process and its import is over."""
     spec = getattr(sys.modules.get(module), "__spec__", None)
     return spec is not None and not getattr(spec, "_initializing", False)
-
-
-def process_title() -> str:
-    """This process's title as the node's process table shows it."""
-    try:
-        with open("/proc/self/cmdline", "rb") as file:
-            return file.read(512).replace(b"\0", b" ").decode(errors="replace").strip()
-    except OSError:
-        return " ".join(sys.argv)[:512]

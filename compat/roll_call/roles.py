@@ -1,4 +1,4 @@
-"""A process's title to its role in a Miles run.
+"""A process's title, and its role in a Miles run.
 
 Ray titles an actor's process `ray::Class`, SGLang its children `sglang::part`; the titles are the
 only thing about a process that every node shows alike.
@@ -34,6 +34,19 @@ ROLES_OF_A_RUN = (
     "data-parallel-controller",
     "server",
 )
+
+
+MAX_TITLE_BYTES = 512
+
+
+def title_of(pid: int) -> str:
+    """The title of a process as this node's process table shows it; empty where it is gone."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            shown = file.read(MAX_TITLE_BYTES)
+    except OSError:
+        return ""
+    return shown.replace(b"\0", b" ").decode(errors="replace").strip()
 
 
 def role_of(title: str) -> str:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from miles_periodic.compat.binding import Binding
-from miles_periodic.compat.roll_call.roles import ROLES_OF_A_RUN, role_of
+from miles_periodic.compat.roll_call.roles import ROLES_OF_A_RUN, role_of, title_of
 
 
 @dataclass(slots=True)
@@ -17,7 +16,6 @@ class Entry:
 
     host: str
     pid: int
-    parent: int
     title: str
     alive: bool = True
     applied: list[str] = field(default_factory=list)
@@ -30,9 +28,7 @@ class Entry:
     def refresh_title(self) -> None:
         """Take the title that this node's process table shows now: Ray sets it late."""
         if self.is_local and self.alive:
-            with contextlib.suppress(OSError), open(f"/proc/{self.pid}/cmdline", "rb") as file:
-                shown = file.read(512).replace(b"\0", b" ").decode(errors="replace").strip()
-                self.title = shown or self.title
+            self.title = title_of(self.pid) or self.title
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,7 +79,7 @@ class RollCallServer:
         token = str(message.get("token", ""))
         if not hmac.compare_digest(token, self.token) or message.get("run_id") != self.run_id:
             return None
-        entry = Entry(message["host"], message["pid"], message["parent"], message["title"])
+        entry = Entry(message["host"], message["pid"], message["title"])
         with self._lock:
             self.roll.entries.append(entry)
         return entry

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-HELLO = "hello"  # token, run_id, host, pid, parent, title, executable
-APPLIED = "applied"  # binding, module_file
+HELLO = "hello"  # token, run_id, host, pid, title
+APPLIED = "applied"  # binding
 FAILED = "failed"  # binding, reason
 CONSULTED = "consulted"  # counts: binding -> calls so far, title
 MUSTER = "muster"  # answered with `missing`

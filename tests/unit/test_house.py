@@ -13,7 +13,8 @@ from miles_periodic.hooks.settings import tomllib
 
 ROOT = Path(__file__).parents[2]
 ROOMS = ("cli", "compat", "hooks", "patches", "plugins", "upstream")
-SETUPTOOLS = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["setuptools"]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+SETUPTOOLS = PYPROJECT["tool"]["setuptools"]
 MODULES = sorted(path.relative_to(ROOT) for room in ROOMS for path in (ROOT / room).rglob("*.py"))
 PACKAGES = [path.parent for path in MODULES if path.name == "__init__.py"]
 
@@ -83,6 +84,20 @@ def test_the_docstring_of_a_package_is_a_map_of_what_is_in_it(package):
 @pytest.mark.parametrize("module", MODULES, ids=str)
 def test_a_module_says_what_it_is_for(module):
     assert ast.get_docstring(ast.parse((ROOT / module).read_text("utf-8")))
+
+
+def imported_at_the_top(module):
+    for node in ast.walk(ast.parse((ROOT / module).read_text("utf-8"))):
+        if isinstance(node, ast.Import | ast.ImportFrom) and node.col_offset == 0:
+            names = [alias.name for alias in node.names]
+            yield from names if isinstance(node, ast.Import) else [node.module]
+
+
+def test_the_dependencies_are_what_the_modules_import():
+    ours = [m for m in MODULES if dotted(m) not in NEEDS_TORCH]
+    tops = {name.partition(".")[0] for m in ours for name in imported_at_the_top(m)}
+    declared = {re.split(r"\W", entry)[0] for entry in PYPROJECT["project"]["dependencies"]}
+    assert tops - set(sys.stdlib_module_names) - {"miles_periodic"} == declared - {"tomli"}
 
 
 def test_importing_any_module_needs_no_upstream_and_changes_nothing():

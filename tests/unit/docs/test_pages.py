@@ -1,0 +1,68 @@
+"""Pages that are made from the code are fresh; links and command lines in all pages are real."""
+
+import importlib.util
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import typer
+
+from miles_periodic.cli import commands
+from miles_periodic.cli.main import app
+
+ROOT = Path(__file__).parents[3]
+PAGES = [
+    *sorted(ROOT.glob("*.md")),
+    *sorted(ROOT.glob("docs/*.md")),
+    *sorted(ROOT.glob("plugins/*/*.md")),
+]
+TEXTS = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in PAGES}
+
+
+@pytest.mark.parametrize("name", ["hooks", "cli"])
+def test_a_page_that_is_made_says_what_the_code_says(name):
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"make_{name}_page.py")
+    maker = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(maker)
+    assert TEXTS[f"docs/{name}.md"] == maker.page(), "run: make docs"
+
+
+@pytest.mark.parametrize("page", TEXTS)
+def test_every_link_to_a_file_leads_somewhere(page):
+    links = re.findall(r"\]\((?!https?:)([^)#]+)", TEXTS[page])
+    assert [link for link in links if not ((ROOT / page).parent / link).exists()] == []
+
+
+def command_lines(text):
+    blocks = "\n".join(re.findall(r"^```\n(.*?)^```", text, re.MULTILINE | re.DOTALL))
+    spans = "\n".join(re.findall(r"(?<!`)`([^`\n]+)`(?!`)", text))
+    return re.findall(r"^(?:miles|periodic) .+$", f"{blocks}\n{spans}", re.MULTILINE)
+
+
+LINES = sorted({(page, line) for page, text in TEXTS.items() for line in command_lines(text)})
+
+
+@pytest.mark.parametrize(("page", "line"), LINES)
+def test_every_command_line_in_a_page_names_commands_and_options_that_exist(page, line):
+    commands.add_to(app)
+    command = typer.main.get_command(app)
+    words = iter(shlex.split(line, comments=True)[1:])
+    for word in words:
+        if word in getattr(command, "commands", {}):
+            command = command.commands[word]
+        elif word.startswith("--"):
+            (option,) = [p for p in command.params if word in p.opts]
+            if not option.is_flag:
+                next(words)
+        else:
+            # A script, whose arguments are its own, or an argument of a command without others.
+            assert word.endswith((".py", "SCRIPT")) or word == "train" or word[0] in "[…"
+            return
+
+
+def test_make_targets_that_pages_name_exist():
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    named = {t for text in TEXTS.values() for t in re.findall(r"^`?make ([a-z]+)", text, re.M)}
+    named |= {t for text in TEXTS.values() for t in re.findall(r"`make ([a-z]+)`", text)}
+    assert named and named <= set(re.findall(r"^([a-z]+):", makefile, re.MULTILINE))

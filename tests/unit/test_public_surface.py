@@ -1,0 +1,95 @@
+"""What users and other packages rely on, frozen: adding to it is a visible line in this file."""
+
+import typer
+
+from miles_periodic import hooks
+from miles_periodic.cli import commands
+from miles_periodic.cli.main import app
+from miles_periodic.compat.manifest import GATE, RUN_ID
+from miles_periodic.compat.plan import SCHEMA
+from miles_periodic.compat.roll_call.member import ENDED_STATUS
+from miles_periodic.hooks.errors import ROLL_CALL_STATUS, USAGE_STATUS
+from miles_periodic.hooks.manager import EXCLUSIVE_HOOKS, FEATURE_GROUP, build_manager
+from miles_periodic.hooks.settings import ENVIRONMENT_PREFIX
+from miles_periodic.plugins import features
+
+PLUGIN_OPTIONS = ["--accept-drift", "--allow-missing", "--plugin-config", "--plugin-set"]
+
+
+def test_the_names_that_a_plugin_imports_are_these():
+    assert hooks.__all__ == [
+        "DataParallelSplit",
+        "Decision",
+        "Evidence",
+        "Feature",
+        "FeatureSettings",
+        "Inject",
+        "Native",
+        "Off",
+        "PeriodicError",
+        "RolloutState",
+        "TrainBatch",
+        "Unsupported",
+        "hookimpl",
+    ]
+
+
+def test_the_hooks_are_these():
+    assert sorted(vars(build_manager([]).hook)) == [
+        "complete_arguments",
+        "generate_request_fields",
+        "routed_experts_for_training",
+        "routed_experts_of_response",
+        "server_proofs",
+        "split_train_batch",
+        "wants_weight_version",
+    ]
+
+
+def test_the_hooks_that_only_one_feature_may_answer_are_these():
+    assert sorted(EXCLUSIVE_HOOKS) == [
+        "routed_experts_for_training",
+        "routed_experts_of_response",
+        "split_train_batch",
+    ]
+
+
+def test_the_features_and_their_settings_are_these():
+    assert {f.slug: sorted(f.settings_model.model_fields) for f in features()} == {
+        "cost-aware-packing": ["recompute", "seed", "time_budget_seconds"],
+        "delta-router-replay": ["max_constant_run", "prove_round_trip"],
+        "kv-preservation": ["pause_in_place", "prove_salt", "salt"],
+    }
+
+
+def options_by_command(command, name="miles"):
+    options = sorted(flag for p in command.params for flag in p.opts if flag.startswith("--"))
+    found = {name: [o for o in options if "completion" not in o and o != "--help"]}
+    for below, part in getattr(command, "commands", {}).items():
+        found |= {} if part.hidden else options_by_command(part, f"{name} {below}")
+    return found
+
+
+def test_the_commands_and_their_options_are_these():
+    commands.add_to(app)
+    assert options_by_command(typer.main.get_command(app)) == {
+        "miles": [*PLUGIN_OPTIONS, "--plugins", "--version"],
+        "miles plan": ["--accept-drift", "--allow-missing", "--json", "--plugins", "--tree"],
+        "miles rehearse": ["--json", "--report", "--steps", "--without", "--work-dir"],
+        "miles bench": [],
+        "miles bench boot": ["--json", "--runs"],
+        "miles bench packing": ["--json"],
+    }
+
+
+def test_the_exit_statuses_are_these():
+    assert (USAGE_STATUS, ROLL_CALL_STATUS, ENDED_STATUS) == (2, 3, 70)
+
+
+def test_the_environment_variables_are_these():
+    names = (GATE, RUN_ID, ENVIRONMENT_PREFIX)
+    assert names == ("MILES_PERIODIC", "MILES_PERIODIC_RUN_ID", "MILES_PERIODIC_SET__")
+
+
+def test_the_entry_point_group_and_the_schema_of_the_plan_are_these():
+    assert (FEATURE_GROUP, SCHEMA) == ("miles_periodic.features", 1)
