@@ -13,6 +13,7 @@ from typing import Annotated
 
 import numpy as np
 import typer
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -85,21 +86,20 @@ def measure(
 
 def table(rows: Sequence[dict]) -> Table:
     """The rows of `measure` to print."""
-    result = Table(title="slot time over the lower bound (worst seed)")
-    columns = ("trace", "samples", "ranks", "micro-batches", "strided", "balanced", "ours")
-    for column in (*columns, "bound / share", "over cap: stock", "ours", "plan, CPU s"):
+    result = Table(title="slot time over the lower bound, worst seed", box=box.SIMPLE_HEAD)
+    columns = ("trace", "samples", "rule", "strided", "balanced", "ours", "over cap", "s")
+    for column in columns:
         result.add_column(column, justify="left" if column == "trace" else "right")
     for row in rows:
         result.add_row(
             row["trace"],
             f"{row['num_samples']:,}",
-            str(row["data_parallel_size"]),
             row["rule"],
-            *(f"{row[key]:.3f}" for key in ("strided", "balanced", "ours", "bound_over_share")),
-            str(row["stock_over_cap"]),
-            str(row["ours_over_cap"]),
+            *(f"{row[key]:.3f}" for key in ("strided", "balanced", "ours")),
+            f"{row['stock_over_cap']} / {row['ours_over_cap']}",
             f"{row['plan_seconds']:.2f}",
         )
+    result.caption = "rule: how micro-batches are built; over cap: stock / ours; s: CPU of a plan"
     return result
 
 

@@ -42,10 +42,9 @@ def print_summary(result: dict[str, Any], console: Console) -> None:
     Raises pydantic.ValidationError, naming the field, where the result is none.
     """
     read = read_result(result)
-    tables = (_plan(read), _processes(read), _stand_ins(read), _phases(read), _training(read))
+    tables = (_plan(read), _processes(read), _phases(read), _training(read))
     _print_tables(console, tables)
-    for note in read.notes:
-        console.print(Text.assemble(("note ", "dim"), note))
+    console.print(_left_to_the_report(read))
     _print_tables(console, (_saved(read),))
     for caution in _cautions(read):
         console.print(Text(caution, "dim"))
@@ -194,8 +193,11 @@ def _add_process(table: Table, process: Process) -> None:
         role = pid = ""
 
 
-def _stand_ins(result: Result) -> Table:
-    table = _table("Pieces that were not real", "piece", "stand-in", "why")
-    for piece in result.stand_ins:
-        _add(table, piece.name, piece.module, Text(piece.why, "dim"))
-    return table
+def _left_to_the_report(result: Result) -> Text:
+    """Where to read what a terminal has no room for."""
+    count = len(result.stand_ins)
+    return Text(
+        f"{count} CPU stand-ins, on in both runs, and {len(result.notes)} notes: see --report or "
+        "--json.",
+        "dim",
+    )

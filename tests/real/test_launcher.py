@@ -1,6 +1,7 @@
 """Scripts under the launcher, with the real Miles and the real Ray."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -63,6 +64,7 @@ def cluster(tmp_path):
     yield "127.0.0.1:6411"
     os.killpg(head.pid, signal.SIGTERM)
     head.wait(60)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def test_the_gate_reaches_the_workers_of_a_ray_that_a_script_starts(script):
@@ -125,7 +127,6 @@ def test_a_feature_that_cannot_be_had_stops_the_launch_before_anything_starts(sc
 
 def _copy_package(name, folder):
     import importlib.util
-    import shutil
 
     source = Path(importlib.util.find_spec(name).origin).parent
     shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
