@@ -203,7 +203,7 @@ def _unknown(
     shape: Fingerprint,
     known: Sequence[KnownShape],
 ) -> Unsupported:
-    """An unknown shape; the override is only recommended where the signature is a known one."""
+    """An unknown shape; --accept-drift is only recommended where the signature is a known one."""
     nearest = [k for k in known if k.fingerprint.signature == shape.signature]
     shown = [
         f"{k.fingerprint.signature} {k.fingerprint.content} ({k.label})" for k in nearest or known

@@ -80,7 +80,10 @@ class DeltaRouterReplay(Feature):
                 shape.num_experts,
                 max_constant_run=self.settings.max_constant_run,
             )
-        _append(held, tokens, payload, request_id)
+        try:
+            _append(held, tokens, payload, request_id)
+        except RouteRowsError as error:
+            raise _refusal(error) from error
         held.tokens = list(tokens)
         return held.rows.array()
 
@@ -89,17 +92,26 @@ class DeltaRouterReplay(Feature):
         return None if rows.dtype == np.int32 else rows.astype(np.int32)
 
 
+def _refusal(error: RouteRowsError) -> PeriodicError:
+    return PeriodicError(
+        f"A response's routes are refused: {error}.",
+        feature=SLUG,
+        target="/generate, meta_info.routed_experts",
+        remedy=f"Run `miles plan` on the servers' nodes, or take the feature out: -{SLUG}.",
+    )
+
+
 def _append(held: _Held, tokens: Sequence[int], payload: Any, request_id: str) -> None:
     """Append a response's rows, and demand that they end one before the last token."""
     wanted = len(tokens) - 1 - held.asked_from
-    values = _payload_rows(payload, held.rows)
-    if values is not None and values != wanted:
+    num_rows = _payload_rows(payload, held.rows)
+    if num_rows is not None and num_rows != wanted:
         raise RouteRowsError(
-            f"{values} rows came where {wanted} were asked for; the server ignored "
+            f"{num_rows} rows came where {wanted} were asked for; the server ignored "
             "routed_experts_start_len or lost rows",
             request_id=request_id,
             first_row=held.asked_from,
-            end_row=held.asked_from + values,
+            end_row=held.asked_from + num_rows,
         )
     held.rows.append(held.asked_from, payload, request_id=request_id)
 
