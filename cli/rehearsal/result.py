@@ -78,9 +78,13 @@ class Turn(_Part):
 
 
 class Routes(_Part):
-    """Routed experts on the wire; rows are tokens, bytes are what the servers sent."""
+    """Routed experts on the wire; rows are tokens.
+
+    Received is what the servers sent; sent is what the requests spent on asking for it.
+    """
 
     requests: int = 0
+    bytes_sent: int | None = None
     bytes_received: int
     rows_received: int | None = None
     rows_trained: int | None = None
