@@ -31,11 +31,11 @@ RAY_JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 def launch(script: str, arguments: Sequence[str], selection: Selection) -> int:
     """Run `script` under the selected features; returns the exit status of the run.
 
-    Raises PeriodicError, before anything is started, where a feature cannot be had.
+    Without plugins this process becomes the script, and the call does not return. Raises PeriodicError, before anything is started, where a feature cannot be had.
     """
     command = command_of(script, arguments)
     if selection.plugins is None:
-        return subprocess.run(command, check=False).returncode
+        os.execv(command[0], command)
     selected = select_features(selection)
     plan = plan_for(selected, selection)
     refuse_problems(plan)
@@ -122,7 +122,7 @@ def supervise(
 ) -> int:
     """Run the child until it ends or the roll call fails; returns the run's exit status.
 
-    SIGINT and SIGTERM are passed on; on a failed roll call every process of the run on this node
+    SIGINT, SIGTERM and SIGHUP are passed on; on a failed roll call every process of the run on this node
     is ended within seconds.
     """
     child = subprocess.Popen(
@@ -179,13 +179,19 @@ def end_on_failure(roll_call: RollCallServer, child: subprocess.Popen) -> None:
 
 
 class _signals_passed_on:
-    """While the child runs, SIGINT and SIGTERM go to its process group."""
+    """While the child runs, what would end the launcher goes to the child's process group.
+
+    A SIGHUP that is ignored, as under nohup, stays ignored.
+    """
 
     def __init__(self, child: subprocess.Popen) -> None:
         self.child = child
 
     def __enter__(self) -> None:
-        self.before = {s: signal.signal(s, self._pass_on) for s in (signal.SIGINT, signal.SIGTERM)}
+        numbers = [signal.SIGINT, signal.SIGTERM]
+        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+            numbers.append(signal.SIGHUP)
+        self.before = {number: signal.signal(number, self._pass_on) for number in numbers}
 
     def _pass_on(self, number, frame) -> None:
         if self.child.poll() is None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 
@@ -89,3 +90,18 @@ def test_a_failure_ends_every_process_of_the_run(roll_call):
     child.wait(20)
     child.stdin.close()
     assert processes_of(roll_call.run_id) == []
+
+
+def test_a_terminal_that_closes_ends_the_script_too(tmp_path):
+    waits = "import sys, time; print('up', flush=True); time.sleep(60)"
+    launcher = (
+        "import os, sys; from miles_periodic.cli.launch import supervise;"
+        "from miles_periodic.compat.roll_call.server import RollCallServer;"
+        f"command = [sys.executable, '-c', {waits!r}];"
+        "run = RollCallServer([], run_id='hangup');"
+        "run.__enter__(); sys.exit(supervise(command, os.environ, run))"
+    )
+    with subprocess.Popen([sys.executable, "-c", launcher], stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"up\n"
+        process.send_signal(signal.SIGHUP)
+        assert process.wait(20) == 128 + signal.SIGHUP
