@@ -31,7 +31,8 @@ RAY_JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 def launch(script: str, arguments: Sequence[str], selection: Selection) -> int:
     """Run `script` under the selected features; returns the exit status of the run.
 
-    Without plugins this process becomes the script, and the call does not return. Raises PeriodicError, before anything is started, where a feature cannot be had.
+    Without plugins this process becomes the script, and the call does not return. Raises
+    PeriodicError, before anything is started, where a feature cannot be had.
     """
     command = command_of(script, arguments)
     if selection.plugins is None:
@@ -122,8 +123,8 @@ def supervise(
 ) -> int:
     """Run the child until it ends or the roll call fails; returns the run's exit status.
 
-    SIGINT, SIGTERM and SIGHUP are passed on; on a failed roll call every process of the run on this node
-    is ended within seconds.
+    SIGINT, SIGTERM and SIGHUP are passed on; on a failed roll call every process of the run on
+    this node is ended within seconds.
     """
     child = subprocess.Popen(
         command, env=dict(environment), stdout=output, stderr=output, start_new_session=True

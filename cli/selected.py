@@ -76,8 +76,21 @@ def select_features(selection: Selection, *, default: str | None = None) -> Sele
         assignments=selection.assignments,
         known=known,
     )
-    build_manager([feature(settings[feature.slug]) for feature in features])
+    build_manager([_made(feature, settings[feature.slug]) for feature in features])
     return Selected(features, settings, known)
+
+
+def _made(feature: type[Feature], settings: FeatureSettings) -> Feature:
+    try:
+        return feature(settings)
+    except PeriodicError:
+        raise
+    except Exception as error:
+        raise PeriodicError(
+            f"{feature.slug} cannot be made: {type(error).__name__}: {error}.",
+            feature=feature.slug,
+            remedy=f"Repair {feature.__module__}, or take it out: -{feature.slug}.",
+        ) from error
 
 
 def _was_skipped(choice, selection: Selection, available: Mapping[str, Sequence]) -> bool:
