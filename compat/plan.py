@@ -168,10 +168,26 @@ def _decide(slug: str, upstream: str, tree: Tree | None, accept_drift: bool) -> 
             expected=f"an installed package {upstream!r} or a tree",
             found="neither",
         )
-    decision = PROBES[slug][upstream](tree)
-    if isinstance(decision, Inject):
-        return _with_known_shapes(decision, slug, tree, accept_drift)
+    try:
+        decision = PROBES[slug][upstream](tree)
+        if isinstance(decision, Inject):
+            return _with_known_shapes(decision, slug, tree, accept_drift)
+    except (PeriodicError, OSError) as error:
+        return _unreadable(tree, error)
     return decision
+
+
+def _unreadable(tree: Tree, error: PeriodicError | OSError) -> Unsupported:
+    """A source that decides and cannot be read takes down this row, not the whole plan."""
+    parts = error.parts if isinstance(error, PeriodicError) else {}
+    problem = error.problem if isinstance(error, PeriodicError) else f"{error}."
+    return Unsupported(
+        f"its sources cannot be read: {problem.removesuffix('.')}",
+        parts.get("remedy") or "Repair the tree.",
+        target=parts.get("target") or tree.name,
+        expected="sources that can be read",
+        found=problem.removesuffix("."),
+    )
 
 
 def _with_known_shapes(decision: Inject, slug: str, tree: Tree, accept_drift: bool) -> Decision:

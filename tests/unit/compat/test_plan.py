@@ -237,3 +237,10 @@ def test_a_shape_is_its_signature_and_content(miles):
     shape = fingerprint_of(miles().find(TARGET)[1])
     assert shape.signature == "(self, tokens)"
     assert shape != Fingerprint("(self, tokens)", "0" * 32)
+
+
+def test_a_source_that_cannot_be_read_takes_down_its_own_row_only(miles):
+    tree = miles("def broken(:\n")
+    decision = decide(tree)
+    assert isinstance(decision, Unsupported) and decision.target == "miles/loop.py:1"
+    assert isinstance(decide(tree, slug="lengthen"), Native)
