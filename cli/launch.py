@@ -38,7 +38,7 @@ def launch(script: str, arguments: Sequence[str], selection: Selection) -> int:
     if selection.plugins is None:
         os.execv(command[0], command)
     selected = select_features(selection)
-    plan = plan_for(selected, selection)
+    plan = plan_for(selected, selection, before=first_on_path(script))
     refuse_problems(plan)
     dropped = plan.dropped()
     for slug in dropped:
@@ -54,9 +54,18 @@ def launch(script: str, arguments: Sequence[str], selection: Selection) -> int:
 
 def command_of(script: str, arguments: Sequence[str]) -> list[str]:
     """The child's command line; `train` is this project's entry for the miles-rl wheel."""
-    if script == "train" and not Path(script).is_file():
+    if _is_our_entry(script):
         return [sys.executable, "-m", "miles_periodic.compat.train", *arguments]
     return [sys.executable, script, *arguments]
+
+
+def first_on_path(script: str) -> Path:
+    """The folder that the child's Python searches first: the script's, or for `-m` the current."""
+    return Path.cwd() if _is_our_entry(script) else Path(script).resolve().parent
+
+
+def _is_our_entry(script: str) -> bool:
+    return script == "train" and not Path(script).is_file()
 
 
 def refuse_problems(plan: Plan) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from miles_periodic.cli import messages
 from miles_periodic.cli.options import Selection
@@ -114,11 +115,18 @@ def _check_slugs(
 
 
 def plan_for(
-    selected: Selected, selection: Selection, trees: Mapping[str, Tree] | None = None
+    selected: Selected,
+    selection: Selection,
+    trees: Mapping[str, Tree] | None = None,
+    *,
+    before: Path | None = None,
 ) -> Plan:
-    """The plan for the installed trees, or for `trees`."""
+    """The plan for the installed trees, or for `trees`.
+
+    before: the folder that the run's script has in front of its path.
+    """
     if trees is None:
-        found = {upstream: Tree.installed(upstream) for upstream in UPSTREAMS}
+        found = {upstream: Tree.installed(upstream, before) for upstream in UPSTREAMS}
         trees = {upstream: tree for upstream, tree in found.items() if tree is not None}
     return make_plan(
         selected.known,

@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 import importlib.util
 import os
+import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property, lru_cache
 from pathlib import Path
 
@@ -59,9 +61,14 @@ class Tree:
         )
 
     @classmethod
-    def installed(cls, upstream: str) -> Tree | None:
-        """The tree that `import UPSTREAM` would take here, or None where there is none."""
-        spec = importlib.util.find_spec(upstream)
+    def installed(cls, upstream: str, before: Path | None = None) -> Tree | None:
+        """The tree that `import UPSTREAM` would take here, or None where there is none.
+
+        before: a folder that the importing process searches first: Python puts a script's own
+            folder in front, and Miles's scripts stand next to a `miles` package.
+        """
+        with _searched_first(before):
+            spec = importlib.util.find_spec(upstream)
         if spec is None or not spec.submodule_search_locations:
             return None
         portions = [Path(p) for p in spec.submodule_search_locations if Path(p).is_dir()]
@@ -117,6 +124,17 @@ class Tree:
                 base = portion / folder
                 files = [base] if base.is_file() else sorted(base.rglob("*.py"))
                 yield from (path for path in files if path.is_file())
+
+
+@contextmanager
+def _searched_first(folder: Path | None) -> Iterator[None]:
+    held = list(sys.path)
+    if folder is not None:
+        sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        sys.path[:] = held
 
 
 #: Folders that tell an upstream's package from any other folder of Python files.
