@@ -31,13 +31,14 @@ RAY_JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 def launch(script: str, arguments: Sequence[str], selection: Selection) -> int:
     """Run `script` under the selected features; returns the exit status of the run.
 
-    Raises PeriodicError, before anything is started, where a feature cannot be had.
+    Without plugins this process becomes the script, and the call does not return. Raises
+    PeriodicError, before anything is started, where a feature cannot be had.
     """
     command = command_of(script, arguments)
     if selection.plugins is None:
-        return subprocess.run(command, check=False).returncode
+        os.execv(command[0], command)
     selected = select_features(selection)
-    plan = plan_for(selected, selection)
+    plan = plan_for(selected, selection, before=first_on_path(script))
     refuse_problems(plan)
     dropped = plan.dropped()
     for slug in dropped:
@@ -53,9 +54,18 @@ def launch(script: str, arguments: Sequence[str], selection: Selection) -> int:
 
 def command_of(script: str, arguments: Sequence[str]) -> list[str]:
     """The child's command line; `train` is this project's entry for the miles-rl wheel."""
-    if script == "train" and not Path(script).is_file():
+    if _is_our_entry(script):
         return [sys.executable, "-m", "miles_periodic.compat.train", *arguments]
     return [sys.executable, script, *arguments]
+
+
+def first_on_path(script: str) -> Path:
+    """The folder that the child's Python searches first: the script's, or for `-m` the current."""
+    return Path.cwd() if _is_our_entry(script) else Path(script).resolve().parent
+
+
+def _is_our_entry(script: str) -> bool:
+    return script == "train" and not Path(script).is_file()
 
 
 def refuse_problems(plan: Plan) -> None:
@@ -122,8 +132,8 @@ def supervise(
 ) -> int:
     """Run the child until it ends or the roll call fails; returns the run's exit status.
 
-    SIGINT and SIGTERM are passed on; on a failed roll call every process of the run on this node
-    is ended within seconds.
+    SIGINT, SIGTERM and SIGHUP are passed on; on a failed roll call every process of the run on
+    this node is ended within seconds.
     """
     child = subprocess.Popen(
         command, env=dict(environment), stdout=output, stderr=output, start_new_session=True
@@ -179,13 +189,19 @@ def end_on_failure(roll_call: RollCallServer, child: subprocess.Popen) -> None:
 
 
 class _signals_passed_on:
-    """While the child runs, SIGINT and SIGTERM go to its process group."""
+    """While the child runs, what would end the launcher goes to the child's process group.
+
+    A SIGHUP that is ignored, as under nohup, stays ignored.
+    """
 
     def __init__(self, child: subprocess.Popen) -> None:
         self.child = child
 
     def __enter__(self) -> None:
-        self.before = {s: signal.signal(s, self._pass_on) for s in (signal.SIGINT, signal.SIGTERM)}
+        numbers = [signal.SIGINT, signal.SIGTERM]
+        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+            numbers.append(signal.SIGHUP)
+        self.before = {number: signal.signal(number, self._pass_on) for number in numbers}
 
     def _pass_on(self, number, frame) -> None:
         if self.child.poll() is None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -33,8 +33,9 @@ class ScriptOrCommand(TyperGroup):
         name = args[0]
         if name in self.commands:
             return super().resolve_command(ctx, args)
-        if name == TRAIN or Path(name).is_file():
-            return "launch", self.commands["launch"], args
+        if name == TRAIN or os.path.isfile(name):
+            # Behind a first `--`, which the parser takes away, every argument stays as it is.
+            return "launch", self.commands["launch"], ["--", *args]
         known = [command for command, c in self.commands.items() if not c.hidden]
         raise PeriodicError(
             f"{name!r} is neither a command nor a script that exists.",
@@ -52,6 +53,14 @@ app = typer.Typer(
 )
 
 
+def _print_version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        typer.echo(f"miles-periodic {version('miles-periodic')}")
+        raise typer.Exit()
+
+
 @app.callback()
 def select(
     context: typer.Context,
@@ -60,7 +69,12 @@ def select(
     plugin_set: PluginSet = None,
     allow_missing: AllowMissing = None,
     accept_drift: AcceptDrift = None,
-    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
+    ] = False,
 ) -> None:
     """Run Miles with features that its release does not have, on unmodified upstreams.
 
@@ -69,11 +83,6 @@ def select(
     [bold]miles plan[/bold] shows what each feature would do here, and why.
     [bold]miles --plugins periodic rehearse[/bold] runs the whole loop on a CPU first.
     """
-    if version:
-        from importlib.metadata import version as installed
-
-        typer.echo(f"miles-periodic {installed('miles-periodic')}")
-        raise typer.Exit()
     context.obj = Selection(
         plugins=plugins,
         config=plugin_config,

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from miles_periodic.cli import messages
 from miles_periodic.cli.options import Selection
 from miles_periodic.compat.catalog import BINDINGS
 from miles_periodic.compat.manifest import FeatureReference
-from miles_periodic.compat.plan import Plan, make_plan, trees_from
+from miles_periodic.compat.plan import Plan, make_plan
 from miles_periodic.compat.tree import Tree
 from miles_periodic.hooks.decisions import Inject
 from miles_periodic.hooks.errors import PeriodicError
@@ -76,8 +77,21 @@ def select_features(selection: Selection, *, default: str | None = None) -> Sele
         assignments=selection.assignments,
         known=known,
     )
-    build_manager([feature(settings[feature.slug]) for feature in features])
+    build_manager([_made(feature, settings[feature.slug]) for feature in features])
     return Selected(features, settings, known)
+
+
+def _made(feature: type[Feature], settings: FeatureSettings) -> Feature:
+    try:
+        return feature(settings)
+    except PeriodicError:
+        raise
+    except Exception as error:
+        raise PeriodicError(
+            f"{feature.slug} cannot be made: {type(error).__name__}: {error}.",
+            feature=feature.slug,
+            remedy=f"Repair {feature.__module__}, or take it out: -{feature.slug}.",
+        ) from error
 
 
 def _was_skipped(choice, selection: Selection, available: Mapping[str, Sequence]) -> bool:
@@ -90,13 +104,23 @@ def _say_skipped(error: PeriodicError) -> None:
 
 
 def plan_for(
-    selected: Selected, selection: Selection, trees: Mapping[str, Tree] | None = None
+    selected: Selected,
+    selection: Selection,
+    trees: Mapping[str, Tree] | None = None,
+    *,
+    before: Path | None = None,
 ) -> Plan:
-    """The plan for the installed trees, or for `trees`."""
+    """The plan for the installed trees, or for `trees`.
+
+    before: the folder that the run's script has in front of its path.
+    """
+    if trees is None:
+        found = {upstream: Tree.installed(upstream, before) for upstream in UPSTREAMS}
+        trees = {upstream: tree for upstream, tree in found.items() if tree is not None}
     return make_plan(
         selected.known,
         on=[feature.slug for feature in selected.features],
-        trees=trees_from(()) if trees is None else trees,
+        trees=trees,
         accept_drift=selection.accept_drift,
         allow_missing=selection.allow_missing,
     )

@@ -32,13 +32,15 @@ def start() -> None:
         return
     try:
         manifest = RunManifest.decode(os.environ[GATE])
+        _member = Member(manifest)
+        if manifest.stand_ins:
+            _register_stand_ins(manifest.stand_ins)
+        _register_bindings(manifest)
+        _member.join()
     except ManifestError as error:
         _stop(f"{error}; start the run again with the same miles-periodic on every node.")
-    _member = Member(manifest)
-    if manifest.stand_ins:
-        _register_stand_ins(manifest.stand_ins)
-    _register_bindings(manifest)
-    _member.join()
+    except Exception as error:  # Python goes on where a .pth line raises, without our bindings.
+        _stop(f"this process cannot join its run: {type(error).__name__}: {error}.")
 
 
 def _register_bindings(manifest: RunManifest) -> None:

@@ -155,6 +155,25 @@ FEATURE_BINDINGS: dict[str, dict[str, tuple[str, ...]]] = {
 }
 
 
+_REQUEST = ("rollout/scope", "rollout/refactored-scope", "rollout/request")
+
+#: Hook to the names of the bindings through which Miles calls it: what a feature of somebody
+#: else's plugin, for which there is no probe here, needs.
+HOOK_BINDINGS: dict[str, tuple[str, ...]] = {
+    "complete_arguments": ("launch/arguments",),
+    "server_proofs": _REQUEST,
+    "generate_request_fields": _REQUEST,
+    "wants_weight_version": _REQUEST,
+    "routed_experts_of_response": (
+        "rollout/scope",
+        "rollout/refactored-scope",
+        "rollout/routed-experts",
+    ),
+    "routed_experts_for_training": ("training/routed-experts",),
+    "split_train_batch": ("training/split", "training/plan", "training/micro-batches"),
+}
+
+
 def bindings_for(slug: str, upstream: str) -> tuple[Binding, ...]:
     """The bindings that a feature needs on an upstream; empty where it needs none."""
     names = FEATURE_BINDINGS.get(slug, {}).get(upstream, ())

@@ -9,9 +9,9 @@ from typing import Any
 
 from miles_periodic.compat import environment as surroundings
 from miles_periodic.compat import fingerprints
-from miles_periodic.compat.catalog import BINDINGS
+from miles_periodic.compat.catalog import ALWAYS, BINDINGS, HOOK_BINDINGS
 from miles_periodic.compat.fingerprints import Fingerprint, KnownShape
-from miles_periodic.compat.probes import PROBES
+from miles_periodic.compat.probes import PROBES, Probe
 from miles_periodic.compat.tree import Tree
 from miles_periodic.hooks.decisions import UPSTREAMS, Decision, Inject, Off, Unsupported, word
 from miles_periodic.hooks.errors import PeriodicError
@@ -133,13 +133,13 @@ def make_plan(
         Row(
             slug,
             upstream,
-            _decide(slug, upstream, trees.get(upstream), slug in accept_drift)
+            _decide(slug, upstream, probes[upstream], trees.get(upstream), slug in accept_drift)
             if slug in on
             else Off("not asked for"),
         )
-        for slug in slugs
+        for slug, probes in zip(slugs, map(_probes_of, features), strict=True)
         for upstream in UPSTREAMS
-        if upstream in PROBES.get(slug, {})
+        if upstream in probes
     ]
     return Plan(
         tuple(slugs),
@@ -150,7 +150,29 @@ def make_plan(
     )
 
 
-def _decide(slug: str, upstream: str, tree: Tree | None, accept_drift: bool) -> Decision:
+def _probes_of(feature: type[Feature]) -> Mapping[str, Probe]:
+    """The probes of a feature; for one of somebody else's plugin, what its hooks need of Miles."""
+    if feature.slug in PROBES:
+        return PROBES[feature.slug]
+    hooks = [hook for hook in HOOK_BINDINGS if hasattr(feature, hook)]
+    return {"miles": lambda tree: _by_hooks(hooks)}
+
+
+def _by_hooks(hooks: Sequence[str]) -> Decision:
+    if not hooks:
+        return Unsupported(
+            "it implements no hook, so that it would do nothing",
+            "Implement one of the hooks in docs/hooks.md.",
+            expected=f"one of {', '.join(HOOK_BINDINGS)}",
+            found="none of them",
+        )
+    names = dict.fromkeys(name for hook in hooks for name in HOOK_BINDINGS[hook])
+    return Inject(f"implements {', '.join(hooks)}", (), (*names, *ALWAYS["miles"]))
+
+
+def _decide(
+    slug: str, upstream: str, probe: Probe, tree: Tree | None, accept_drift: bool
+) -> Decision:
     if tree is None:
         return Unsupported(
             f"{upstream} is not installed",
@@ -159,10 +181,26 @@ def _decide(slug: str, upstream: str, tree: Tree | None, accept_drift: bool) -> 
             expected=f"an installed package {upstream!r} or a tree",
             found="neither",
         )
-    decision = PROBES[slug][upstream](tree)
-    if isinstance(decision, Inject):
-        return _with_known_shapes(decision, slug, tree, accept_drift)
+    try:
+        decision = probe(tree)
+        if isinstance(decision, Inject):
+            return _with_known_shapes(decision, slug, tree, accept_drift)
+    except (PeriodicError, OSError) as error:
+        return _unreadable(tree, error)
     return decision
+
+
+def _unreadable(tree: Tree, error: PeriodicError | OSError) -> Unsupported:
+    """A source that decides and cannot be read takes down this row, not the whole plan."""
+    parts = error.parts if isinstance(error, PeriodicError) else {}
+    problem = error.problem if isinstance(error, PeriodicError) else f"{error}."
+    return Unsupported(
+        f"its sources cannot be read: {problem.removesuffix('.')}",
+        parts.get("remedy") or "Repair the tree.",
+        target=parts.get("target") or tree.name,
+        expected="sources that can be read",
+        found=problem.removesuffix("."),
+    )
 
 
 def _with_known_shapes(decision: Inject, slug: str, tree: Tree, accept_drift: bool) -> Decision:

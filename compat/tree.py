@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import os
+import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property, lru_cache
 from pathlib import Path
 
@@ -44,7 +47,7 @@ class Tree:
                 f"No upstream is named {upstream!r}.",
                 remedy=f"Write --tree with one of {', '.join(UPSTREAMS)}.",
             )
-        folder = folder.expanduser()
+        folder = Path(os.path.expanduser(folder))
         inside = folder / upstream
         for candidate in (inside, folder / "python" / upstream, folder):
             if _is_package(upstream, candidate):
@@ -53,14 +56,19 @@ class Tree:
             f"{folder} holds no package {upstream!r}.",
             tree=str(folder),
             expected=f"Python sources in {folder} or {inside}",
-            found="no such folder" if not folder.is_dir() else "a folder without them",
+            found="a folder without them" if os.path.isdir(folder) else "no such folder",
             remedy=f"Give --tree {upstream}=DIR the package folder or the folder that holds it.",
         )
 
     @classmethod
-    def installed(cls, upstream: str) -> Tree | None:
-        """The tree that `import UPSTREAM` would take here, or None where there is none."""
-        spec = importlib.util.find_spec(upstream)
+    def installed(cls, upstream: str, before: Path | None = None) -> Tree | None:
+        """The tree that `import UPSTREAM` would take here, or None where there is none.
+
+        before: a folder that the importing process searches first: Python puts a script's own
+            folder in front, and Miles's scripts stand next to a `miles` package.
+        """
+        with _searched_first(before):
+            spec = importlib.util.find_spec(upstream)
         if spec is None or not spec.submodule_search_locations:
             return None
         portions = [Path(p) for p in spec.submodule_search_locations if Path(p).is_dir()]
@@ -100,13 +108,28 @@ class Tree:
 
     def containing(self, text: str, *folders: str) -> Iterator[SourceModule]:
         """The modules below `folders` in whose text `text` occurs; the others are not parsed."""
+        for path in self._files(folders or (".",)):
+            if text in read_text(path):
+                yield read_module(self, path)
+
+    def _files(self, folders: Sequence[str]) -> Iterator[Path]:
+        """The source files below `folders`; an editor's dangling lock link is none."""
         for portion in self.portions:
-            for folder in folders or (".",):
+            for folder in folders:
                 base = portion / folder
                 files = [base] if base.is_file() else sorted(base.rglob("*.py"))
-                for path in files:
-                    if text in read_text(path):
-                        yield read_module(self, path)
+                yield from (path for path in files if path.is_file())
+
+
+@contextmanager
+def _searched_first(folder: Path | None) -> Iterator[None]:
+    held = list(sys.path)
+    if folder is not None:
+        sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        sys.path[:] = held
 
 
 #: Folders that tell an upstream's package from any other folder of Python files.
@@ -114,6 +137,8 @@ LANDMARKS = {"sglang": ("srt",), "megatron": ("core",), "miles": ("rollout", "ba
 
 
 def _is_package(upstream: str, folder: Path) -> bool:
+    if not os.path.isdir(folder):
+        return False
     named = folder.name == upstream and any(folder.glob("**/*.py"))
     return named or any((folder / landmark).is_dir() for landmark in LANDMARKS[upstream])
 
@@ -148,11 +173,12 @@ class SourceModule:
     def syntax(self) -> ast.Module:
         try:
             return ast.parse(self.text)
-        except SyntaxError as error:
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            line = getattr(error, "lineno", None)
             raise PeriodicError(
-                f"{self.path} is not Python that this interpreter can read: {error.msg}.",
+                f"{self.path} is not Python that this interpreter can read: {error}.",
                 tree=self.tree.name,
-                target=f"{self.tree.relative(self.path)}:{error.lineno}",
+                target=self.tree.relative(self.path) + (f":{line}" if line else ""),
                 remedy="Repair the tree, or plan with the Python that runs it.",
             ) from error
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from importlib.metadata import EntryPoint, entry_points
 from types import MappingProxyType
@@ -10,10 +11,12 @@ import pluggy
 
 from miles_periodic.hooks import launching, rollout, training
 from miles_periodic.hooks.errors import PeriodicError
-from miles_periodic.hooks.feature import PROJECT_NAME, Feature
+from miles_periodic.hooks.feature import PROJECT_NAME, Feature, FeatureSettings
 
 #: An entry point of this group is a callable that returns the plugin's features, in order.
 FEATURE_GROUP = "miles_periodic.features"
+
+_SLUG = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 #: Hooks that replace a decision: two features that implement one are refused.
 EXCLUSIVE_HOOKS = ("routed_experts_of_response", "split_train_batch", "routed_experts_for_training")
@@ -24,10 +27,14 @@ def load_plugin(entry_point: EntryPoint) -> tuple[type[Feature], ...]:
     try:
         features = tuple(entry_point.load()())
         for feature in features:
-            if not (isinstance(feature, type) and issubclass(feature, Feature)):
-                raise TypeError(f"{feature!r} is no subclass of Feature")
+            _check_stated(feature)
+        slugs = [feature.slug for feature in features]
+        if twice := next((slug for slug in slugs if slugs.count(slug) > 1), None):
+            raise ValueError(f"it brings {twice!r} twice")
         return features
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         owner = entry_point.dist.name if entry_point.dist else entry_point.value
         raise PeriodicError(
             f"The plugin {entry_point.name!r} ({owner}) cannot be loaded: "
@@ -35,6 +42,23 @@ def load_plugin(entry_point: EntryPoint) -> tuple[type[Feature], ...]:
             remedy=f"Repair or remove {owner}, or take {entry_point.name!r} out of --plugins; "
             f"--allow-missing {entry_point.name} runs without it.",
         ) from error
+
+
+def _check_stated(feature: object) -> None:
+    """Raise TypeError or ValueError where a plugin's feature does not state what Feature asks."""
+    if not (isinstance(feature, type) and issubclass(feature, Feature)):
+        raise TypeError(f"{feature!r} is no subclass of Feature")
+    slug = getattr(feature, "slug", None)
+    if not isinstance(slug, str) or not _SLUG.fullmatch(slug):
+        raise ValueError(
+            f"{feature.__qualname__}.slug is {slug!r}; lower case words joined by hyphens are taken"
+        )
+    model = feature.settings_model
+    if not (isinstance(model, type) and issubclass(model, FeatureSettings)):
+        raise TypeError(f"{slug}'s settings_model is no subclass of FeatureSettings")
+    for name in ("conflicts", "requires", "pull_requests"):
+        if not isinstance(getattr(feature, name), tuple | list):
+            raise TypeError(f"{slug}'s {name} is no tuple of names")
 
 
 def installed_plugins(

@@ -77,9 +77,10 @@ def _bytes_of(payload: Any, dtype: type) -> bytes:
         raise ValueError(
             f"it is a {type(payload).__name__}; base64 text, bytes or an array may come"
         )
-    if len(payload) % np.dtype(dtype).itemsize:
-        raise ValueError(f"{len(payload)} bytes are no whole number of {np.dtype(dtype).name}s")
-    return bytes(payload)
+    content = bytes(payload)  # a memoryview's length counts its items, or its first axis
+    if len(content) % np.dtype(dtype).itemsize:
+        raise ValueError(f"{len(content)} bytes are no whole number of {np.dtype(dtype).name}s")
+    return content
 
 
 def check(rows: np.ndarray, num_experts: int, *, max_constant_run: int | None) -> str | None:

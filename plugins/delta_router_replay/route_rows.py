@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import numpy as np
 
 from miles_periodic.plugins.delta_router_replay import payload as wire
 from miles_periodic.plugins.delta_router_replay.payload import RouteRowsError
+
+
+def _whole(start: Any, request_id: str | None) -> int:
+    """A row number as a Python int: a NumPy scalar's arithmetic would wrap around."""
+    try:
+        return operator.index(start)
+    except TypeError as error:
+        raise RouteRowsError(
+            f"start is {start!r}, which is no row number", request_id=request_id
+        ) from error
 
 
 class RouteRows:
@@ -71,6 +82,7 @@ class RouteRows:
         Raises RouteRowsError, and changes nothing, where rows are missing before `start` or the
         payload is no routes.
         """
+        start = _whole(start, request_id)
         rows = self._decoded(start, payload, request_id, wire_dtype)
         new = rows[max(self._num_rows - start, 0) :]
         if len(new):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 
@@ -11,6 +12,7 @@ from miles_periodic.cli.launch import (
     RAY_JOB_CONFIG,
     command_of,
     end_on_failure,
+    first_on_path,
     run_environment,
     verdict,
 )
@@ -19,6 +21,7 @@ from miles_periodic.compat.manifest import GATE, RUN_ID, RunManifest
 from miles_periodic.compat.roll_call.roll import Failure
 from miles_periodic.compat.roll_call.server import RollCallServer
 from miles_periodic.compat.run_processes import processes_of
+from miles_periodic.compat.tree import Tree
 from miles_periodic.hooks.errors import PeriodicError
 
 MANIFEST = RunManifest("run-1", "127.0.0.1:1", "token")
@@ -89,3 +92,33 @@ def test_a_failure_ends_every_process_of_the_run(roll_call):
     child.wait(20)
     child.stdin.close()
     assert processes_of(roll_call.run_id) == []
+
+
+def test_a_terminal_that_closes_ends_the_script_too(tmp_path):
+    waits = "import sys, time; print('up', flush=True); time.sleep(60)"
+    launcher = (
+        "import os, sys; from miles_periodic.cli.launch import supervise;"
+        "from miles_periodic.compat.roll_call.server import RollCallServer;"
+        f"command = [sys.executable, '-c', {waits!r}];"
+        "run = RollCallServer([], run_id='hangup');"
+        "run.__enter__(); sys.exit(supervise(command, os.environ, run))"
+    )
+    with subprocess.Popen([sys.executable, "-c", launcher], stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"up\n"
+        process.send_signal(signal.SIGHUP)
+        assert process.wait(20) == 128 + signal.SIGHUP
+
+
+def test_the_plan_reads_the_package_next_to_the_script_as_the_script_will(tmp_path):
+    (tmp_path / "miles").mkdir()
+    (tmp_path / "miles" / "__init__.py").write_text("")
+    (tmp_path / "train.py").write_text("import miles; print(miles.__path__[0])")
+    script = str(tmp_path / "train.py")
+    imported = subprocess.run(command_of(script, []), capture_output=True, text=True, check=True)
+    tree = Tree.installed("miles", first_on_path(script))
+    assert [str(portion) for portion in tree.portions] == [imported.stdout.strip()]
+
+
+def test_our_own_entry_searches_the_current_folder_first(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert first_on_path("train") == tmp_path

@@ -78,3 +78,23 @@ def test_a_script_that_does_not_exist_is_named(tmp_path):
 def test_a_mistyped_command_is_named():
     done = periodic("rehaerse")
     assert done.returncode == 2 and "'rehearse'" in done.stderr
+
+
+def test_a_script_gets_every_argument_untouched(script, tmp_path):
+    done = periodic(str(script), "--", "a", "--", "--json", cwd=tmp_path)
+    assert done.stdout == "['--', 'a', '--', '--json']\n"
+
+
+def test_the_version_is_printed():
+    done = periodic("--version")
+    assert (done.returncode, done.stdout.split()[0]) == (0, "miles-periodic")
+
+
+def test_a_name_that_can_be_no_file_is_no_script():
+    done = periodic("--plugins", "periodic", "x" * 300)
+    assert done.returncode == 2 and "neither a command nor a script" in done.stderr
+
+
+def test_without_plugins_nothing_stands_between_a_signal_and_the_script(tmp_path):
+    (tmp_path / "kill.py").write_text("import os; print(os.getpid()); os.kill(os.getpid(), 9)\n")
+    assert periodic(str(tmp_path / "kill.py")).returncode == -9

@@ -159,3 +159,9 @@ def test_a_process_with_a_binding_stops_when_the_launcher_is_gone(toy):
         child.stdout.readline()
     _, errors = child.communicate(timeout=30)
     assert child.returncode == 70 and "launcher is gone" in errors
+
+
+def test_a_process_that_cannot_join_its_run_stops(toy, roll_call):
+    done = run(toy, roll_call, "print('computed without bindings')", address="no port")
+    assert (done.returncode, done.stdout) == (70, "")
+    assert "cannot join its run" in done.stderr

@@ -4,12 +4,23 @@ import json
 
 import pytest
 
+from miles_periodic.compat import catalog as catalog_module
 from miles_periodic.compat import fingerprints, plan
 from miles_periodic.compat.binding import Binding
 from miles_periodic.compat.fingerprints import Fingerprint, KnownShape, fingerprint_of
 from miles_periodic.compat.plan import make_plan, trees_from
 from miles_periodic.compat.tree import Tree
-from miles_periodic.hooks import Evidence, Feature, Inject, Native, Off, PeriodicError, Unsupported
+from miles_periodic.hooks import (
+    Evidence,
+    Feature,
+    Inject,
+    Native,
+    Off,
+    PeriodicError,
+    Unsupported,
+    hookimpl,
+)
+from miles_periodic.hooks.manager import build_manager
 
 TARGET = "miles.loop:Loop.turn"
 BODY = "class Loop:\n    def turn(self, tokens):\n        return tokens\n"
@@ -237,3 +248,52 @@ def test_a_shape_is_its_signature_and_content(miles):
     shape = fingerprint_of(miles().find(TARGET)[1])
     assert shape.signature == "(self, tokens)"
     assert shape != Fingerprint("(self, tokens)", "0" * 32)
+
+
+def test_a_source_that_cannot_be_read_takes_down_its_own_row_only(miles):
+    tree = miles("def broken(:\n")
+    decision = decide(tree)
+    assert isinstance(decision, Unsupported) and decision.target == "miles/loop.py:1"
+    assert isinstance(decide(tree, slug="lengthen"), Native)
+
+
+class Strange(Feature):
+    slug = "strange"
+
+    @hookimpl
+    def complete_arguments(self, arguments):
+        return None
+
+
+class Idle(Feature):
+    slug = "idle"
+
+
+def decide_for(feature, tree, monkeypatch):
+    monkeypatch.setattr(plan, "HOOK_BINDINGS", {"complete_arguments": ("rollout/turn",)})
+    monkeypatch.setattr(plan, "ALWAYS", {"miles": ()})
+    made = make_plan([feature], [feature.slug], {"miles": tree}, environment={})
+    (row,) = made.rows
+    return row.decision
+
+
+def test_a_feature_of_somebody_else_gets_the_bindings_that_its_hooks_need(miles, monkeypatch):
+    decision = decide_for(Strange, miles(), monkeypatch)
+    assert decision == Inject("implements complete_arguments", (), ("rollout/turn",))
+
+
+def test_a_feature_of_somebody_else_meets_known_shapes_only(miles, monkeypatch):
+    changed = miles(BODY.replace("return tokens", "return []"))
+    assert isinstance(decide_for(Strange, changed, monkeypatch), Unsupported)
+
+
+def test_a_feature_without_a_hook_is_refused_because_it_would_do_nothing(miles, monkeypatch):
+    decision = decide_for(Idle, miles(), monkeypatch)
+    assert isinstance(decision, Unsupported) and "it would do nothing" in decision.reason
+
+
+def test_every_hook_has_bindings_through_which_it_is_called():
+    specs = {hook for hook in vars(build_manager([]).hook) if not hook.startswith("_")}
+    assert specs == set(catalog_module.HOOK_BINDINGS)
+    named = {name for names in catalog_module.HOOK_BINDINGS.values() for name in names}
+    assert named <= set(catalog_module.BINDINGS)

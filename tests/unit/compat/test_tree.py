@@ -1,5 +1,8 @@
 """Sources found, read and parsed, never imported."""
 
+import os
+from pathlib import Path
+
 import pytest
 
 from miles_periodic.compat.tree import Tree
@@ -50,3 +53,24 @@ def test_a_folder_without_the_package_is_refused(tmp_path):
 def test_a_definition_knows_its_dotted_name(tree):
     module = tree("class A:\n    def b(self):\n        return 1\n").module("miles.loop")
     assert module.qualname(module.functions[0].body[0]) == "A.b"
+
+
+@pytest.mark.parametrize("text", ["x = 1\0\n", "x = " + "(" * 5000 + ")" * 5000])
+def test_what_python_chokes_on_is_an_error_with_its_file(tree, text):
+    with pytest.raises(PeriodicError) as error:
+        tree(text).find("miles.loop:broken")
+    assert error.value.parts["target"].startswith("miles/loop.py")
+
+
+def test_only_files_are_sources(tree, tmp_path):
+    made = tree("x = 1\n")
+    (tmp_path / "miles" / "folder.py").mkdir()
+    (tmp_path / "miles" / ".#loop.py").symlink_to("nobody@nowhere")
+    os.mkfifo(tmp_path / "miles" / "pipe.py")
+    assert [module.path.name for module in made.containing("x")] == ["loop.py"]
+
+
+@pytest.mark.parametrize("folder", ["~nobody-of-this-name/x", "/" + "x" * 300, "/etc/passwd"])
+def test_a_name_that_can_be_no_folder_is_refused(folder):
+    with pytest.raises(PeriodicError, match="holds no package 'sglang'"):
+        Tree.at("sglang", Path(folder))

@@ -84,6 +84,11 @@ def plugin(tmp_path, monkeypatch):
     return made
 
 
+FEATURE = (
+    "from miles_periodic.hooks import Feature\n"
+    "def features():\n    return [One]\n"
+    "class One(Feature):\n"
+)
 BROKEN = {
     "raises": "raise RuntimeError('no luck')",
     "exits": "raise SystemExit(1)",
@@ -91,6 +96,13 @@ BROKEN = {
     "lacks": "",
     "number": "features = lambda: 3",
     "stranger": "features = lambda: [int]",
+    "raises-oddly": "raise type('Skipped', (BaseException,), {})('not here')",
+    "nameless": FEATURE + "    pass",
+    "numbered": FEATURE + "    slug = 3",
+    "shouting": FEATURE + "    slug = 'One, Two'",
+    "twice": FEATURE + "    slug = 'one'\nfeatures = lambda: [One, One]",
+    "settings": FEATURE + "    slug = 'one'\n    settings_model = dict",
+    "one-name": FEATURE + "    slug = 'one'\n    conflicts = 'two'",
 }
 
 

@@ -154,3 +154,21 @@ def test_bytes_are_one_per_route_up_to_256_experts():
 def test_a_refusal_survives_pickling():
     error = pickle.loads(pickle.dumps(RouteRowsError("x", request_id="r", first_row=1, end_row=2)))
     assert (error.request_id, error.first_row, error.end_row) == ("r", 1, 2)
+
+
+def test_a_start_of_a_narrow_type_does_not_wrap_around():
+    rows = held(300)
+    assert rows.append(np.uint8(250), text(routes(350)[250:])) == 50
+
+
+@pytest.mark.parametrize("start", [None, "0", 0.0, float("nan"), [0]])
+def test_a_start_that_is_no_row_number_is_refused(start):
+    rows = held(5)
+    with pytest.raises(RouteRowsError, match="no row number"):
+        rows.append(start, text(routes(5)))
+    assert len(rows) == 5
+
+
+def test_a_buffer_of_several_axes_is_read_by_its_bytes():
+    rows = RouteRows(LAYERS, TOP_K, EXPERTS)
+    assert rows.append(0, memoryview(routes(3))) == 3
