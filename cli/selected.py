@@ -11,14 +11,13 @@ from miles_periodic.cli import messages
 from miles_periodic.cli.options import Selection
 from miles_periodic.compat.catalog import BINDINGS
 from miles_periodic.compat.manifest import FeatureReference
-from miles_periodic.compat.plan import Plan, make_plan
+from miles_periodic.compat.plan import Plan, make_plan, trees_from
 from miles_periodic.compat.tree import Tree
-from miles_periodic.hooks.decisions import UPSTREAMS, Inject
+from miles_periodic.hooks.decisions import Inject
 from miles_periodic.hooks.errors import PeriodicError
 from miles_periodic.hooks.feature import Feature, FeatureSettings
 from miles_periodic.hooks.manager import build_manager, installed_plugins
-from miles_periodic.hooks.nearest_name import did_you_mean
-from miles_periodic.hooks.selection import check_together, choose, parse
+from miles_periodic.hooks.selection import check_slugs, check_together, choose, parse
 from miles_periodic.hooks.settings import resolve
 
 
@@ -32,7 +31,7 @@ class Selected:
 
     def without(self, slugs: Sequence[str]) -> Selected:
         """The same without some features; PeriodicError on a slug that is none."""
-        _check_slugs("--without", slugs, self.known)
+        check_slugs("--without", slugs, [feature.slug for feature in self.known])
         features = tuple(f for f in self.features if f.slug not in slugs)
         check_together(features)
         return replace(self, features=features)
@@ -68,8 +67,9 @@ def select_features(selection: Selection, *, default: str | None = None) -> Sele
     )
     features = choose([c for c in choices if not _was_skipped(c, selection, available)], available)
     known = tuple(feature for plugin in available.values() for feature in plugin)
-    _check_slugs("--allow-missing", selection.allow_missing, known, extra=available)
-    _check_slugs("--accept-drift", selection.accept_drift, known)
+    slugs = [feature.slug for feature in known]
+    check_slugs("--allow-missing", selection.allow_missing, [*slugs, *available])
+    check_slugs("--accept-drift", selection.accept_drift, slugs)
     settings = resolve(
         features,
         file=selection.config,
@@ -103,17 +103,6 @@ def _say_skipped(error: PeriodicError) -> None:
     messages.say("skipped", error, "yellow")
 
 
-def _check_slugs(
-    option: str, slugs: Sequence[str], known: Sequence[type[Feature]], extra: Sequence[str] = ()
-) -> None:
-    names = [*(feature.slug for feature in known), *extra]
-    for slug in slugs:
-        if slug not in names:
-            raise PeriodicError(
-                f"{option} names {slug!r}, which is no feature.", remedy=did_you_mean(slug, names)
-            )
-
-
 def plan_for(
     selected: Selected,
     selection: Selection,
@@ -125,13 +114,10 @@ def plan_for(
 
     before: the folder that the run's script has in front of its path.
     """
-    if trees is None:
-        found = {upstream: Tree.installed(upstream, before) for upstream in UPSTREAMS}
-        trees = {upstream: tree for upstream, tree in found.items() if tree is not None}
     return make_plan(
         selected.known,
         on=[feature.slug for feature in selected.features],
-        trees=trees,
+        trees=trees_from((), before) if trees is None else trees,
         accept_drift=selection.accept_drift,
         allow_missing=selection.allow_missing,
     )

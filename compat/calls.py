@@ -26,7 +26,7 @@ def into_call(
 ) -> Iterator[Use]:
     """What a call does with the value that it gets at `at` as that keyword or position."""
     name = callee_name(call)
-    if name in SAY_ONLY | _INTO_CONTAINER or is_logging(call):
+    if name in SAY_ONLY | _INTO_CONTAINER or is_logging(call) or getattr_name(call) is not None:
         return
     if name == "setattr" and argument == 2 and isinstance(call.args[1], ast.Constant):
         place = Place(str(call.args[1].value), owner_of(call.args[0], module), derived=derived)
@@ -146,8 +146,7 @@ def callee_name(call: ast.Call) -> str:
 
 
 def is_logging(call: ast.Call) -> bool:
-    if getattr_name(call) is not None:
-        return True
+    """Whether a call writes a log line or a warning."""
     if not isinstance(call.func, ast.Attribute) or call.func.attr not in _LOG_METHODS:
         return False
     receiver = words(call.func.value)

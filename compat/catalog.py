@@ -180,6 +180,11 @@ def bindings_for(slug: str, upstream: str) -> tuple[Binding, ...]:
     return tuple(BINDINGS[name] for name in (*names, *(ALWAYS.get(upstream, ()) if names else ())))
 
 
+def binding_names(slug: str, upstream: str) -> tuple[str, ...]:
+    """The names of the bindings that a feature needs on an upstream."""
+    return tuple(binding.name for binding in bindings_for(slug, upstream))
+
+
 def targets_of(upstream: str) -> tuple[str, ...]:
     """Every target on an upstream whose shape some binding depends on, sorted."""
     bindings = [b for b in BINDINGS.values() if b.upstream == upstream]

@@ -17,6 +17,7 @@ from miles_periodic.hooks.decisions import UPSTREAMS, Decision, Inject, Off, Uns
 from miles_periodic.hooks.errors import PeriodicError
 from miles_periodic.hooks.feature import Feature
 from miles_periodic.hooks.nearest_name import did_you_mean
+from miles_periodic.hooks.selection import check_slugs
 
 SCHEMA = 1
 
@@ -126,8 +127,8 @@ def make_plan(
     Raises PeriodicError where `on` or `accept_drift` names a feature that is not known.
     """
     slugs = [feature.slug for feature in features]
-    _check_names("--plugins", on, slugs)
-    _check_names("--accept-drift", accept_drift, slugs)
+    check_slugs("--plugins", on, slugs)
+    check_slugs("--accept-drift", accept_drift, slugs)
     rows = [
         Row(
             slug,
@@ -167,16 +168,6 @@ def _by_hooks(hooks: Sequence[str]) -> Decision:
         )
     names = dict.fromkeys(name for hook in hooks for name in HOOK_BINDINGS[hook])
     return Inject(f"implements {', '.join(hooks)}", (), (*names, *ALWAYS["miles"]))
-
-
-def _check_names(option: str, names: Collection[str], known: Sequence[str]) -> None:
-    for name in names:
-        if name not in known:
-            raise PeriodicError(
-                f"{option} names {name!r}, which is no feature.",
-                feature=name,
-                remedy=did_you_mean(name, known),
-            )
 
 
 def _decide(
@@ -250,7 +241,7 @@ def _unknown(
     shape: Fingerprint,
     known: Sequence[KnownShape],
 ) -> Unsupported:
-    """An unknown shape; the override is only recommended where the signature is a known one."""
+    """An unknown shape; --accept-drift is only recommended where the signature is a known one."""
     nearest = [k for k in known if k.fingerprint.signature == shape.signature]
     shown = [
         f"{k.fingerprint.signature} {k.fingerprint.content} ({k.label})" for k in nearest or known
@@ -270,11 +261,11 @@ def _unknown(
     )
 
 
-def trees_from(options: Sequence[str]) -> dict[str, Tree]:
+def trees_from(options: Sequence[str], before: Path | None = None) -> dict[str, Tree]:
     """`["sglang=DIR", …]` to trees; an upstream without an option is the installed one, if any.
 
-    Raises PeriodicError on bad syntax, an unknown or repeated upstream, and a folder that holds
-    no such package.
+    before: see `Tree.installed`. Raises PeriodicError on bad syntax, an unknown or
+    repeated upstream, and a folder that holds no such package.
     """
     given: dict[str, Tree] = {}
     for option in options:
@@ -293,6 +284,6 @@ def trees_from(options: Sequence[str]) -> dict[str, Tree]:
                 f"--tree names {upstream} twice.", remedy=f"Give one folder for {upstream}."
             )
         given[upstream] = Tree.at(upstream, Path(folder))
-    installed = {u: Tree.installed(u) for u in UPSTREAMS if u not in given}
+    installed = {u: Tree.installed(u, before) for u in UPSTREAMS if u not in given}
     found = given | {u: tree for u, tree in installed.items() if tree is not None}
     return {upstream: found[upstream] for upstream in UPSTREAMS if upstream in found}

@@ -106,11 +106,6 @@ class Tree:
         definition = source.definition(qualname) if source else None
         return (source, definition) if source and definition is not None else None
 
-    def modules(self, *folders: str) -> Iterator[SourceModule]:
-        """Every module below the given folders (relative to the package), parsed, in order."""
-        for path in self._files(folders):
-            yield read_module(self, path)
-
     def containing(self, text: str, *folders: str) -> Iterator[SourceModule]:
         """The modules below `folders` in whose text `text` occurs; the others are not parsed."""
         for path in self._files(folders or (".",)):

@@ -13,7 +13,7 @@ TITLES = {
 HEAD = """# Hooks
 
 One hook is one decision that an upstream takes. Features implement them as methods marked
-`hookimpl`; *composed* hooks merge every feature's answer, the others take the first one that is not
+`hookimpl`; *composed* hooks take every feature's answer, the others the first one that is not
 `None`.
 """
 

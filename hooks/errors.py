@@ -7,7 +7,7 @@ ROLL_CALL_STATUS = 3
 
 
 class PeriodicError(Exception):
-    """Something that the user can change stopped us, before anything expensive started.
+    """Something that the user can change stopped us: nothing computes on what is wrong.
 
     Every part but `problem` may be empty; `remedy` starts with a verb. The command line prints
     the parts one per line and exits with `status`.

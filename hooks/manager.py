@@ -93,7 +93,7 @@ def installed_plugins(
 
 
 def build_manager(features: Sequence[Feature]) -> pluggy.PluginManager:
-    """A manager of its own with `features` registered, checked before anything is registered.
+    """A manager of its own in which `features` are registered, each checked before it is.
 
     Raises PeriodicError where two features implement one exclusive hook or a hook is unknown.
     """

@@ -45,7 +45,7 @@ def routed_experts_of_response(
     `routed_experts` (base64 text), starting at the row that this feature asked for; `shape` is
     that of one row; `request_id` names the request in errors. Returns an integer
     array (len(tokens) - 1, num_layers, top_k), or `None` to leave the decoding to Miles. First
-    result wins.
+    result wins; two features that answer are refused when the manager is built.
     """
 
 

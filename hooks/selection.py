@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from miles_periodic.hooks.errors import PeriodicError
@@ -98,6 +98,15 @@ def choose(
         chosen += [f for s, f in features.items() if s in wanted and s not in choice.without]
     check_together(chosen)
     return tuple(chosen)
+
+
+def check_slugs(option: str, slugs: Iterable[str], known: Collection[str]) -> None:
+    """Raise PeriodicError where `option` names a feature that is not among the known names."""
+    for slug in slugs:
+        if slug not in known:
+            raise PeriodicError(
+                f"{option} names {slug!r}, which is no feature.", remedy=did_you_mean(slug, known)
+            )
 
 
 def check_together(features: Sequence[type[Feature]]) -> None:

@@ -18,7 +18,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-#: `MILES_PERIODIC_SET__DELTA_ROUTER_REPLAY__COMPACT=false` sets one key from the environment.
+#: `MILES_PERIODIC_SET__KV_PRESERVATION__SALT=false` sets one key from the environment.
 ENVIRONMENT_PREFIX = "MILES_PERIODIC_SET__"
 
 Layer = dict[str, dict[str, Any]]

@@ -23,5 +23,5 @@ def routed_experts_for_training(rows: Any) -> Any | None:
 
     Called in each train rank once per sample. `rows` is an integer array (rows, num_layers,
     top_k) as the rollout kept it. Returns an int32 array of the same shape, or `None` to leave
-    it as it is. First result wins.
+    it as it is. First result wins; two features that answer are refused when the manager is built.
     """

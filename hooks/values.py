@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+#: Every request of a proof has a KV salt that starts with this, so that no rollout shares its KV.
+PROOF_SALT = "miles-periodic:proof"
 
 
 @dataclass(slots=True)
@@ -13,10 +17,12 @@ class RolloutState:
 
     weight_version: the version of the weights that the server reported when the rollout started,
         or None where nothing asked for it.
+    has_started: whether its first request was made.
     memory: feature slug to whatever that feature keeps for the rollout.
     """
 
     weight_version: str | None = None
+    has_started: bool = False
     memory: dict[str, Any] = field(default_factory=dict)
 
 
@@ -41,6 +47,11 @@ class ServerProof:
     name: str
     requests: tuple[Mapping[str, Any], ...]
     check: Callable[[Sequence[Mapping[str, Any]]], None]
+
+
+def proof_salt() -> str:
+    """A KV salt that no other request has had."""
+    return f"{PROOF_SALT}={uuid.uuid4().hex}"
 
 
 @dataclass(frozen=True, slots=True)

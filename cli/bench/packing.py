@@ -99,9 +99,7 @@ def table(rows: Sequence[dict]) -> Table:
             f"{row['stock_over_cap']} / {row['ours_over_cap']}",
             f"{row['plan_seconds']:.2f}",
         )
-    result.caption = (
-        "rule: how micro-batches are built; over cap: stock / ours; s: CPU seconds of a plan"
-    )
+    result.caption = "rule: how micro-batches are built; over cap: stock / ours; s: CPU of a plan"
     return result
 
 

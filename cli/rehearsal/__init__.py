@@ -1,6 +1,6 @@
 """`miles --plugins periodic rehearse`: the whole loop on this machine's CPU, features off and on.
 
-command, environment_check, workspace, progress
+command, environment_check, workspace, whole_file, progress
     the options and the order of things; what must be there; a folder, a lock, nothing left behind
 one_run
     one training run under the roll call, ended on every exit

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import sys
 import time
@@ -17,9 +16,10 @@ from rich.console import Console
 
 from miles_periodic.cli import messages
 from miles_periodic.cli.options import Selection
-from miles_periodic.hooks.errors import PeriodicError
+from miles_periodic.cli.rehearsal.whole_file import check_writable, write_whole
 
 DEFAULT_STEPS = 2
+TERMINAL = Path("-")
 
 
 def rehearse_command(
@@ -53,6 +53,9 @@ def rehearse_command(
     8 GB of memory; nothing is left running.
     """
     began = time.monotonic()
+    for path, option in ((json_file, "--json"), (report, "--report")):
+        if path is not None and path != TERMINAL:
+            check_writable(path, option)
     with _interruptible():
         result = rehearse(context.obj, steps, without or [], work_dir, began)
     _deliver(result, json_file, report)
@@ -116,29 +119,15 @@ def _deliver(result: dict[str, Any], json_file: Path | None, report: Path | None
     from miles_periodic.cli.rehearsal.summary import print_summary
 
     text = json.dumps(result, indent=2)
-    if json_file == Path("-"):
+    if json_file == TERMINAL:
         typer.echo(text)
     else:
         print_summary(result, Console())
         if json_file is not None:
-            _write(json_file, text)
+            write_whole(json_file, text + "\n", "--json")
     if report is not None:
-        report.parent.mkdir(parents=True, exist_ok=True)
         write_report(result, report)
         messages.say("report", report, "dim")
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(path.name + ".part")
-        part.write_text(text + "\n", encoding="utf-8")
-        os.replace(part, path)
-    except OSError as error:
-        raise PeriodicError(
-            f"{path} cannot be written: {error.strerror}.",
-            remedy="Give --json a file in a folder that can be written.",
-        ) from error
 
 
 @contextmanager

@@ -18,5 +18,6 @@ def check_environment() -> None:
             "The rehearsal's stack is not installed in this Python.",
             expected=", ".join(NEEDED),
             found=f"no {', '.join(missing)}",
-            remedy="Run `make rehearse` in a checkout, or: pip install 'miles-periodic[rehearsal]'",
+            remedy="Run `make rehearse` in a checkout, or "
+            "`pip install 'miles-periodic[rehearsal]'`.",
         )

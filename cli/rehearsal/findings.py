@@ -68,7 +68,15 @@ def routes_finding(result: Result) -> Finding:
         bytes_text(off.bytes_received),
         bytes_text(on.bytes_received),
         "received routes",
-        _work_caution(off, on) if unequal else "",
+        _work_caution(off, on) if unequal else _price_of_asking(off, on),
+    )
+
+
+def _price_of_asking(off: Routes, on: Routes) -> str:
+    if off.bytes_sent is None or on.bytes_sent is None:
+        return ""
+    return (
+        f"Sent to ask for them: {bytes_text(off.bytes_sent)} off, {bytes_text(on.bytes_sent)} on."
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,11 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from miles_periodic.hooks.errors import PeriodicError
+from miles_periodic.hooks.values import PROOF_SALT
 
 Record = dict[str, Any]
-
-#: Requests that features send to prove the server; not part of any rollout.
-PROOF_SALT = "miles-periodic:proof"
 
 
 def read_records(folder: Path) -> list[Record]:
@@ -204,7 +203,5 @@ def prove_equal(off: Iterable[Record], on: Iterable[Record], step: int = 0) -> d
 
 
 def _digest_of_all(samples: Mapping[str, Mapping[str, str]]) -> str:
-    import hashlib
-
     text = json.dumps(samples, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()

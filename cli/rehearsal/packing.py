@@ -6,6 +6,8 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from miles_periodic.plugins.cost_aware_packing.cost_model import CostModel
 from miles_periodic.plugins.cost_aware_packing.lower_bound import lower_bound
 from miles_periodic.plugins.cost_aware_packing.problem import StepProblem
@@ -65,8 +67,6 @@ def _slot(lengths: Sequence[int], costs: CostModel) -> dict[str, float]:
 def _bound(
     lengths: Sequence[int], num_ranks: int, costs: CostModel, micro_batch_size: int
 ) -> float:
-    import numpy as np
-
     problem = StepProblem(
         np.asarray(lengths),
         costs.sample_costs(lengths),

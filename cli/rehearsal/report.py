@@ -1,9 +1,7 @@
-"""The report: one HTML file that needs nothing else, written whole or not at all."""
+"""The report: one HTML file that needs nothing else."""
 
 from __future__ import annotations
 
-import os
-import uuid
 from pathlib import Path
 from typing import Any
 
@@ -12,25 +10,19 @@ from miles_periodic.cli.rehearsal.findings import verdict_sentence
 from miles_periodic.cli.rehearsal.markup import Markup, element, own_text
 from miles_periodic.cli.rehearsal.result import Result, read_result
 from miles_periodic.cli.rehearsal.style import STYLE
+from miles_periodic.cli.rehearsal.whole_file import write_whole
 
 #: The page may load nothing: a report that is mailed around must not call home.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
 def write_report(result: dict[str, Any], path: Path) -> None:
-    """Write the report of a rehearsal to `path`, replacing what is there in one step.
+    """Write the report of a rehearsal to `path`.
 
-    Folders above `path` are made. Raises pydantic.ValidationError, naming the field, where the
-    result is none, and OSError where the file cannot be written; either leaves `path` as it was.
+    Raises pydantic.ValidationError, naming the field, where the result is none, and PeriodicError
+    where the file cannot be written; either leaves `path` as it was.
     """
-    page = render_report(read_result(result))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
-    try:
-        unfinished.write_text(page, encoding="utf-8")
-        os.replace(unfinished, path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    write_whole(path, render_report(read_result(result)), "--report")
 
 
 def render_report(result: Result) -> str:

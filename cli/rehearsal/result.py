@@ -19,6 +19,8 @@ class _Part(BaseModel):
 
 
 class Check(_Part):
+    """Something that must hold for the rehearsal to pass."""
+
     name: str
     passed: bool
     detail: str = ""
@@ -44,12 +46,16 @@ class Proof(_Part):
 
 
 class Phase(_Part):
+    """A part of a run; `step` where it is one of an optimizer step."""
+
     name: str
     step: int | None = None
     seconds: FiniteFloat
 
 
 class Process(_Part):
+    """A process that answered the roll call; `consulted` counts calls per binding."""
+
     host: str = ""
     pid: int
     role: str = "process"
@@ -64,15 +70,21 @@ class Process(_Part):
 
 
 class Turn(_Part):
+    """Routes that the responses of all rollouts' n-th turns carried, base64 as sent."""
+
     turn: int
     bytes: int
     rows: int | None = None
 
 
 class Routes(_Part):
-    """Routed experts on the wire; rows are tokens, bytes are what the servers sent."""
+    """Routed experts on the wire; rows are tokens.
+
+    Received is what the servers sent; sent is what the requests spent on asking for it.
+    """
 
     requests: int = 0
+    bytes_sent: int | None = None
     bytes_received: int
     rows_received: int | None = None
     rows_trained: int | None = None
@@ -90,6 +102,8 @@ class PrefixStep(_Part):
 
 
 class Prefix(_Part):
+    """Prompt tokens by what became of their prefix."""
+
     per_step: tuple[PrefixStep, ...] = ()
 
     def total(self, kind: str) -> int:
@@ -98,6 +112,8 @@ class Prefix(_Part):
 
 
 class Slot(_Part):
+    """One rank's micro-batch in one slot; its cost is in the unit of the packing."""
+
     tokens: int
     cost: FiniteFloat
 
@@ -117,6 +133,8 @@ class PackingStep(_Part):
 
 
 class Packing(_Part):
+    """Slots of all steps; `unit` is that of every cost and time in them."""
+
     unit: str = ""
     per_step: tuple[PackingStep, ...] = ()
 
@@ -128,6 +146,8 @@ class Packing(_Part):
 
 
 class TrainingStep(_Part):
+    """What Miles's own metrics say of one optimizer step."""
+
     step: int
     log_prob_difference: float | None = None
     reward: float | None = None
@@ -145,6 +165,8 @@ METRICS = {
 
 
 class Training(_Part):
+    """The optimizer steps of one run."""
+
     per_step: tuple[TrainingStep, ...] = ()
 
 
@@ -170,6 +192,8 @@ class Run(_Part):
 
 
 class Runs(_Part):
+    """Both runs; one is missing where the rehearsal ended before it."""
+
     off: Run | None = None
     on: Run | None = None
 

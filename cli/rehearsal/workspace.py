@@ -55,7 +55,7 @@ def _only_rehearsal() -> Iterator[None]:
             raise PeriodicError(
                 f"Another rehearsal is running on this machine (process {owner}).",
                 target=str(path),
-                remedy=f"Wait for it, or end it with: kill {owner}",
+                remedy=f"Wait for it, or run `kill {owner}`.",
             ) from None
         lock.truncate(0)
         lock.write(str(os.getpid()))

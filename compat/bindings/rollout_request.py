@@ -72,10 +72,9 @@ async def _run_proof(post: Post, url: str, slug: str, proof: ServerProof) -> Non
 
 async def _learn_weight_version(post: Post, rollout: RolloutState, url: str) -> None:
     """Ask the server for its weight version at a rollout's first request, with Miles's retries."""
-    asked = "weight version asked"
-    if asked in rollout.memory:
+    if rollout.has_started:
         return
-    rollout.memory[asked] = True
+    rollout.has_started = True
     if manager().hook.wants_weight_version(rollout=rollout):
         address = url.rsplit("/", 1)[0] + "/model_info"
         version = (await post(address, None, action="get")).get("weight_version")

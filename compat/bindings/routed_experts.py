@@ -15,7 +15,7 @@ def decode(wrapped, instance, args, kwargs):
     """Symptom: every turn's response is decoded as the routes of the whole sample.
 
     Trigger: `update_sample_from_response` after each turn. Takes down: the rollout, where a
-    payload is refused (RouteRowsError with request id and rows). Safe because without a payload,
+    payload is refused (the error names request id and rows). Safe because without a payload,
     outside a rollout and where no feature answers, Miles's own decoder runs. Upstream:
     radixark/miles has the delta only in its session server (#2278).
     """

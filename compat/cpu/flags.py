@@ -51,16 +51,6 @@ def prompts_file(work_folder: Path) -> Path:
     return work_folder / "prompts.jsonl"
 
 
-def rollout_data_file(work_folder: Path, rollout_id: int) -> Path:
-    """Where Miles leaves a rollout's samples: a torch file with `samples`, routes included."""
-    return work_folder / "rollout" / f"{rollout_id}.pt"
-
-
-def train_data_file(work_folder: Path, rollout_id: int, rank: int) -> Path:
-    """Where Miles leaves what a rank trained on: a torch file with `rollout_data`."""
-    return work_folder / "train" / f"{rollout_id}_{rank}.pt"
-
-
 def miles_flags(model_folder: Path, work_folder: Path, run: CpuRun = CpuRun()) -> list[str]:
     """The command line, without a program name; further flags may be appended."""
     return [

@@ -110,7 +110,7 @@ def read_tensors(folder: Path) -> dict[str, Any]:
     files = sorted(folder.glob("*.safetensors"))
     if not files:
         raise PeriodicError(
-            "the trainer has no weights to start from",
+            "The trainer has no weights to start from.",
             expected=f"safetensors files in {folder}",
             found="none",
             remedy="Write the tiny model with compat.cpu.tiny_model.write, or point --ref-load "
@@ -121,7 +121,7 @@ def read_tensors(folder: Path) -> dict[str, Any]:
 
 def _unknown(name: str) -> PeriodicError:
     return PeriodicError(
-        "the trainer's model has a parameter that the checkpoint has no place for",
+        "The trainer's model has a parameter that the checkpoint has no place for.",
         target=name,
         expected="a parameter of a Qwen3-MoE model in Megatron's local spec",
         remedy="Give --transformer-impl local and the model flags of compat.cpu.flags, or extend "

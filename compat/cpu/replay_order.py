@@ -78,7 +78,7 @@ def _reordered(register: Callable[..., None], sizes: Iterator[int]) -> Callable[
 def _refuse_sequence_parallel(args: Any, sizes: list[int]) -> None:
     if args.sequence_parallel and max(sizes) > 1:
         raise PeriodicError(
-            "replayed routes cannot be ordered under sequence parallelism with padded batches",
+            "Replayed routes cannot be ordered under sequence parallelism with padded batches.",
             expected="--micro-batch-size 1, or no --sequence-parallel",
             found=f"micro-batches of up to {max(sizes)} samples",
             remedy="Give --micro-batch-size 1.",

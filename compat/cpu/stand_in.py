@@ -68,7 +68,7 @@ def replace(module: ModuleType, target: str, make: Callable[[Any], Any]) -> None
 def _existing(module: ModuleType, owner: Any, name: str, target: str) -> Any:
     if not hasattr(owner, name):
         raise PeriodicError(
-            "a CPU stand-in has nothing to stand in for",
+            "A CPU stand-in has nothing to stand in for.",
             target=f"{module.__name__}:{target}",
             expected=f"an attribute {name!r} of {getattr(owner, '__name__', owner)!r}",
             found="no such attribute",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from miles_periodic.compat.catalog import bindings_for
+from miles_periodic.compat.catalog import binding_names
 from miles_periodic.compat.probes.sightings import absent, calls
 from miles_periodic.compat.tree import Tree
 from miles_periodic.hooks.decisions import Decision, Evidence, Inject, Native, Unsupported
@@ -77,7 +77,7 @@ def miles(tree: Tree) -> Decision:
         seen = (module.evidence(definition, definition.name),)
         return _unknown(_SPLIT, seen, "neither a stride nor a balance of token counts")
     reason = "Miles splits by stride or token count, and ranks are not aligned slot by slot"
-    return Inject(reason, tuple(evidence), tuple(b.name for b in bindings_for(SLUG, "miles")))
+    return Inject(reason, tuple(evidence), binding_names(SLUG, "miles"))
 
 
 def _scheduled(tree: Tree, evidence: Evidence) -> Unsupported:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from miles_periodic.compat.catalog import bindings_for
+from miles_periodic.compat.catalog import binding_names
 from miles_periodic.compat.follow import Trail, follow
 from miles_periodic.compat.probes.sightings import absent, calls, imports, key_writes
 from miles_periodic.compat.scopes import Scopes
@@ -31,7 +31,7 @@ def sglang(tree: Tree) -> Decision:
     hands would be on one value: unsupported.
     """
     delta = _followed(tree, FIELD)
-    bindings = tuple(binding.name for binding in bindings_for(SLUG, "sglang"))
+    bindings = binding_names(SLUG, "sglang")
     injectable = bool(bindings) and len(delta.hops) == 1
     if not (delta.consumer or injectable):
         return _not_served(delta)
@@ -161,7 +161,7 @@ def miles(tree: Tree) -> Decision:
     reason = f"Miles asks for all rows on every turn: no request on /generate has {FIELD}"
     what = f"compute_request_payload asks for routed experts without {FIELD}"
     evidence = (module.evidence(full[0], what), *_elsewhere(tree))
-    bindings = tuple(binding.name for binding in bindings_for(SLUG, "miles"))
+    bindings = binding_names(SLUG, "miles")
     return Inject(reason, evidence, bindings)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from miles_periodic.compat.catalog import bindings_for
+from miles_periodic.compat.catalog import binding_names
 from miles_periodic.compat.follow import follow
 from miles_periodic.compat.probes.sightings import absent, calls, comparisons, key_writes, mentions
 from miles_periodic.compat.tree import SourceModule, Tree
@@ -120,7 +120,7 @@ def miles(tree: Tree) -> Decision:
         *_flushing_updaters(tree),
     )
     reason = "weight updates can leave the cache alone, but no request is salted by its version"
-    return Inject(reason, evidence, tuple(b.name for b in bindings_for(SLUG, "miles")))
+    return Inject(reason, evidence, binding_names(SLUG, "miles"))
 
 
 def _updater_without_flush(tree: Tree) -> tuple[Evidence, ...] | Unsupported:

@@ -11,16 +11,16 @@ from miles_periodic.hooks.decisions import Decision
 Probe = Callable[[Tree], Decision]
 
 PROBES: dict[str, dict[str, Probe]] = {
-    "delta-router-replay": {
+    delta_router_replay.SLUG: {
         "sglang": delta_router_replay.sglang,
         "megatron": delta_router_replay.megatron,
         "miles": delta_router_replay.miles,
     },
-    "kv-preservation": {
+    kv_preservation.SLUG: {
         "sglang": kv_preservation.sglang,
         "miles": kv_preservation.miles,
     },
-    "cost-aware-packing": {
+    cost_aware_packing.SLUG: {
         "megatron": cost_aware_packing.megatron,
         "miles": cost_aware_packing.miles,
     },

@@ -18,7 +18,7 @@ from miles_periodic.compat.run_processes import processes_of
 
 LOOK_INTERVAL_SECONDS = 2.0
 #: A Python says hello while it starts; on a busy node that may take a while.
-GRACE_SECONDS = 20.0
+GRACE_SECONDS = 8.0
 
 
 def watch_for_absent(roll_call: RollCallServer, is_over: Callable[[], bool]) -> threading.Thread:

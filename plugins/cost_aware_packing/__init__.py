@@ -19,7 +19,6 @@ feature        the hooks
 from miles_periodic.plugins.cost_aware_packing.cost_model import CostModel, MeasuredMicrobatch
 from miles_periodic.plugins.cost_aware_packing.data_parallel import (
     SplitPlan,
-    compare_with_stride,
     split,
 )
 from miles_periodic.plugins.cost_aware_packing.packing import pack
@@ -32,7 +31,6 @@ __all__ = [
     "MeasuredMicrobatch",
     "Schedule",
     "SplitPlan",
-    "compare_with_stride",
     "pack",
     "split",
 ]

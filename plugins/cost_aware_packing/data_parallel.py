@@ -19,7 +19,7 @@ from miles_periodic.plugins.cost_aware_packing.packing import (
     samples_of_steps,
 )
 from miles_periodic.plugins.cost_aware_packing.problem import StepProblem
-from miles_periodic.plugins.cost_aware_packing.schedule import Schedule, slot_time
+from miles_periodic.plugins.cost_aware_packing.schedule import Schedule
 from miles_periodic.plugins.cost_aware_packing.validation import (
     check_at_least_one,
     check_cap,
@@ -125,47 +125,6 @@ def split(
         arrange=level_ranks if max_tokens is None else level_counts,
     )
     return SplitPlan.from_schedule(schedule)
-
-
-@dataclass(frozen=True)
-class SlotTimes:
-    """Slot times of two orders of the same samples, in the unit of one `cost`."""
-
-    strided: float
-    planned: float
-    lower_bound: float
-
-    @property
-    def saved(self) -> float:
-        """Part of the strided slot time that the plan saves; 0 for samples that cost nothing."""
-        return 1.0 - self.planned / self.strided if self.strided > 0 else 0.0
-
-
-def compare_with_stride(
-    plan: SplitPlan, cost: Sequence[float] | np.ndarray, micro_batch_size: int
-) -> SlotTimes:
-    """What `plan` saves against samples dealt out in turn, `micro_batch_size` in a micro-batch."""
-    num_samples, num_ranks = len(cost), plan.schedule.data_parallel_size
-    strided = strided_microbatches(num_samples, num_ranks, micro_batch_size)
-    planned = slot_time(plan.schedule.microbatches, cost)
-    return SlotTimes(slot_time(strided, cost), planned, plan.schedule.lower_bound)
-
-
-def strided_microbatches(
-    num_samples: int, data_parallel_size: int, micro_batch_size: int
-) -> tuple[tuple[tuple[int, ...], ...], ...]:
-    """Micro-batches `[rank][slot]` of the order without a plan, to compare `slot_time` against.
-
-    Rank r takes samples r, r + ranks, r + 2 * ranks ..., cut into runs of `micro_batch_size`.
-    """
-    ranks = [range(rank, num_samples, data_parallel_size) for rank in range(data_parallel_size)]
-    return tuple(
-        tuple(
-            tuple(row[start : start + micro_batch_size])
-            for start in range(0, len(row), micro_batch_size)
-        )
-        for row in ranks
-    )
 
 
 def _positions(microbatches: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:

@@ -30,8 +30,8 @@ class CostAwarePacking(Feature):
     def split_train_batch(self, batch: TrainBatch) -> DataParallelSplit | None:
         if batch.data_parallel_size == 1 and batch.max_tokens is None:
             return None
-        costs = CostModel.from_config(batch.model, recompute=self.settings.recompute)
         try:
+            costs = CostModel.from_config(batch.model, recompute=self.settings.recompute)
             plan = split(
                 batch.lengths,
                 batch.data_parallel_size,

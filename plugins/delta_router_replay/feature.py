@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from miles_periodic.hooks import Feature, PeriodicError, RolloutState, hookimpl
-from miles_periodic.hooks.values import RouteShape, ServerProof
+from miles_periodic.hooks.values import RouteShape, ServerProof, proof_salt
 from miles_periodic.plugins.delta_router_replay.payload import RouteRowsError
 from miles_periodic.plugins.delta_router_replay.route_rows import RouteRows
 from miles_periodic.plugins.delta_router_replay.settings import DeltaRouterReplaySettings
@@ -81,7 +80,10 @@ class DeltaRouterReplay(Feature):
                 shape.num_experts,
                 max_constant_run=self.settings.max_constant_run,
             )
-        _append(held, tokens, payload, request_id)
+        try:
+            _append(held, tokens, payload, request_id)
+        except RouteRowsError as error:
+            raise _refusal(error) from error
         held.tokens = list(tokens)
         return held.rows.array()
 
@@ -90,17 +92,26 @@ class DeltaRouterReplay(Feature):
         return None if rows.dtype == np.int32 else rows.astype(np.int32)
 
 
+def _refusal(error: RouteRowsError) -> PeriodicError:
+    return PeriodicError(
+        f"A response's routes are refused: {error}.",
+        feature=SLUG,
+        target="/generate, meta_info.routed_experts",
+        remedy=f"Run `miles plan` on the servers' nodes, or take the feature out: -{SLUG}.",
+    )
+
+
 def _append(held: _Held, tokens: Sequence[int], payload: Any, request_id: str) -> None:
     """Append a response's rows, and demand that they end one before the last token."""
     wanted = len(tokens) - 1 - held.asked_from
-    values = _payload_rows(payload, held.rows)
-    if values is not None and values != wanted:
+    num_rows = _payload_rows(payload, held.rows)
+    if num_rows is not None and num_rows != wanted:
         raise RouteRowsError(
-            f"{values} rows came where {wanted} were asked for; the server ignored "
+            f"{num_rows} rows came where {wanted} were asked for; the server ignored "
             "routed_experts_start_len or lost rows",
             request_id=request_id,
             first_row=held.asked_from,
-            end_row=held.asked_from + values,
+            end_row=held.asked_from + num_rows,
         )
     held.rows.append(held.asked_from, payload, request_id=request_id)
 
@@ -109,8 +120,7 @@ def _payload_rows(payload: Any, rows: RouteRows) -> int | None:
     """How many int32 rows a base64 text holds, by its length alone; None for other payloads."""
     if not isinstance(payload, str):
         return None
-    num_bytes = len(payload) // 4 * 3 - payload[-2:].count("=")
-    return num_bytes // (4 * rows.num_layers * rows.top_k)
+    return _num_bytes(payload) // (4 * rows.num_layers * rows.top_k)
 
 
 def _keep_common_prefix(held: _Held, tokens: Sequence[int]) -> int:
@@ -140,7 +150,7 @@ def _round_trip() -> ServerProof:
         "input_ids": list(_PROOF_TOKENS),
         "sampling_params": {"max_new_tokens": 1, "temperature": 0.0, "ignore_eos": True},
         "return_routed_experts": True,
-        "extra_key": f"miles-periodic:proof={uuid.uuid4().hex}",
+        "extra_key": proof_salt(),
     }
     delta = {**request, "routed_experts_start_len": _PROOF_START}
     return ServerProof("routes come back through the router", (request, delta), _check_round_trip)

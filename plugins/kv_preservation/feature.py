@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from miles_periodic.hooks import Feature, PeriodicError, RolloutState, hookimpl
-from miles_periodic.hooks.values import ServerProof
+from miles_periodic.hooks.values import ServerProof, proof_salt
 from miles_periodic.plugins.kv_preservation.settings import KVPreservationSettings
 
 SLUG = "kv-preservation"
@@ -96,8 +95,7 @@ def _salts_separate() -> ServerProof:
         "input_ids": list(_PROOF_TOKENS),
         "sampling_params": {"max_new_tokens": 1, "temperature": 0.0, "ignore_eos": True},
     }
-    salts = (f"miles-periodic:proof={uuid.uuid4().hex}" for _ in range(2))
-    requests = tuple({**request, "extra_key": salt} for salt in salts)
+    requests = tuple({**request, "extra_key": proof_salt()} for _ in range(2))
     return ServerProof("salts separate the KV of equal prompts", requests, _check_salts)
 
 

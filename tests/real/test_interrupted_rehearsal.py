@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -20,7 +21,7 @@ GONE_SECONDS = 30
 @pytest.fixture
 def rehearsal_process(tmp_path):
     """A rehearsal in the background, with its temporary files in a folder of the test's own."""
-    folder = Path(f"/tmp/mp-test-{os.getpid()}")
+    folder = Path(tempfile.gettempdir()) / f"mp-test-{os.getpid()}"
     folder.mkdir()
     child = subprocess.Popen(
         [BIN / "periodic", "--plugins", "periodic", "rehearse", "--steps", "1"],

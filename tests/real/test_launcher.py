@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -51,7 +52,7 @@ def script(tmp_path):
 def cluster(tmp_path):
     """The address of a Ray that was started before, and without, any run of ours."""
     environment = {**os.environ, **cpu_environment(), "RAY_AUTH_MODE": "disabled"}
-    folder = Path("/tmp") / f"mp-ray-{os.getpid()}"
+    folder = Path(tempfile.gettempdir()) / f"mp-ray-{os.getpid()}"
     options = ["--head", "--block", "--port=6411", "--num-cpus=1", "--include-dashboard=false"]
     options += [f"--temp-dir={folder}", "--node-ip-address=127.0.0.1", "--disable-usage-stats"]
     head = subprocess.Popen(

@@ -17,6 +17,7 @@ from pydantic import ValidationError
 
 from miles_periodic.cli.rehearsal.report import render_report, write_report
 from miles_periodic.cli.rehearsal.result import read_result
+from miles_periodic.hooks import PeriodicError
 
 HOSTILE = "\"'><script>alert(1)</script><img src=https://evil.example/x onerror=a()>&lt;${x}\x1b[2J"
 
@@ -217,7 +218,7 @@ def test_a_report_is_replaced_whole_or_not_at_all(passed, tmp_path, monkeypatch)
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "replace", full)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(PeriodicError, match="No space"):
         write_report(passed, path)
     assert [p.name for p in tmp_path.iterdir()] == ["report.html"]
     assert path.read_text() == "before"

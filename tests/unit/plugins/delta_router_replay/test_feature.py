@@ -7,7 +7,6 @@ import pytest
 
 from miles_periodic.hooks import PeriodicError, RolloutState
 from miles_periodic.hooks.values import RouteShape
-from miles_periodic.plugins.delta_router_replay import RouteRowsError
 from miles_periodic.plugins.delta_router_replay.feature import DeltaRouterReplay
 
 SHAPE = RouteShape(num_layers=2, top_k=2, num_experts=8)
@@ -78,7 +77,7 @@ def test_a_server_that_ignores_the_start_is_refused(feature):
 
     rollout = RolloutState()
     _, tokens, _ = turn(feature, rollout, [1, 2, 3], [4, 5])
-    with pytest.raises(RouteRowsError, match="ignored routed_experts_start_len"):
+    with pytest.raises(PeriodicError, match="ignored routed_experts_start_len"):
         turn(feature, rollout, tokens, [6], Deaf())
 
 
