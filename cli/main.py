@@ -112,6 +112,9 @@ def launch_command(
 def main() -> None:
     """The console script; exits 2 where the user must change something."""
     set_process_name()
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:  # a terminal that cannot show a sign gets another one, not an error
+            stream.reconfigure(errors="replace")
     from miles_periodic.cli import commands
 
     commands.add_to(app)

@@ -11,7 +11,7 @@ from miles_periodic.cli import messages
 from miles_periodic.cli.options import Selection
 from miles_periodic.compat.catalog import BINDINGS
 from miles_periodic.compat.manifest import FeatureReference
-from miles_periodic.compat.plan import Plan, make_plan
+from miles_periodic.compat.plan import Plan, make_plan, trees_from
 from miles_periodic.compat.tree import Tree
 from miles_periodic.hooks.decisions import Inject
 from miles_periodic.hooks.errors import PeriodicError
@@ -114,13 +114,10 @@ def plan_for(
 
     before: the folder that the run's script has in front of its path.
     """
-    if trees is None:
-        found = {upstream: Tree.installed(upstream, before) for upstream in UPSTREAMS}
-        trees = {upstream: tree for upstream, tree in found.items() if tree is not None}
     return make_plan(
         selected.known,
         on=[feature.slug for feature in selected.features],
-        trees=trees,
+        trees=trees_from((), before) if trees is None else trees,
         accept_drift=selection.accept_drift,
         allow_missing=selection.allow_missing,
     )

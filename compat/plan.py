@@ -261,11 +261,11 @@ def _unknown(
     )
 
 
-def trees_from(options: Sequence[str]) -> dict[str, Tree]:
+def trees_from(options: Sequence[str], before: Path | None = None) -> dict[str, Tree]:
     """`["sglang=DIR", …]` to trees; an upstream without an option is the installed one, if any.
 
-    Raises PeriodicError on bad syntax, an unknown or repeated upstream, and a folder that holds
-    no such package.
+    before: see `Tree.installed`. Raises PeriodicError on bad syntax, an unknown or
+    repeated upstream, and a folder that holds no such package.
     """
     given: dict[str, Tree] = {}
     for option in options:
@@ -284,6 +284,6 @@ def trees_from(options: Sequence[str]) -> dict[str, Tree]:
                 f"--tree names {upstream} twice.", remedy=f"Give one folder for {upstream}."
             )
         given[upstream] = Tree.at(upstream, Path(folder))
-    installed = {u: Tree.installed(u) for u in UPSTREAMS if u not in given}
+    installed = {u: Tree.installed(u, before) for u in UPSTREAMS if u not in given}
     found = given | {u: tree for u, tree in installed.items() if tree is not None}
     return {upstream: found[upstream] for upstream in UPSTREAMS if upstream in found}

@@ -87,9 +87,9 @@ def pack(
             StepProblem(
                 lengths_array[samples],
                 costs[samples],
-                data_parallel_size,
-                max_tokens,
-                slot_multiple,
+                int(data_parallel_size),
+                int(max_tokens),
+                int(slot_multiple),
             ),
         )
         for samples in samples_of_steps(assign_steps(len(lengths_array), groups, steps))

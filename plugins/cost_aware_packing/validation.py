@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Integral
 from typing import NoReturn
 
 import numpy as np
@@ -37,8 +38,9 @@ def checked_samples(
 
 
 def check_at_least_one(**arguments: int) -> None:
+    """Raise `ValueError` where an argument is no whole number of 1 or more."""
     for name, value in arguments.items():
-        if value < 1:
+        if not isinstance(value, Integral) or value < 1:
             raise ValueError(f"{name} is {value}: pass 1 or more")
 
 

@@ -98,3 +98,8 @@ def test_a_name_that_can_be_no_file_is_no_script():
 def test_without_plugins_nothing_stands_between_a_signal_and_the_script(tmp_path):
     (tmp_path / "kill.py").write_text("import os; print(os.getpid()); os.kill(os.getpid(), 9)\n")
     assert periodic(str(tmp_path / "kill.py")).returncode == -9
+
+
+def test_a_terminal_that_cannot_show_every_sign_still_gets_the_plan():
+    done = periodic("plan", PYTHONIOENCODING="ascii")
+    assert done.returncode == 0 and "cost-aware-packing" in done.stdout

@@ -231,7 +231,7 @@ def test_a_tree_given_twice_is_an_error(miles):
 @pytest.mark.parametrize("inner", ["", "miles"])
 def test_a_tree_is_the_package_folder_or_the_one_that_holds_it(miles, tmp_path, inner, monkeypatch):
     miles()
-    monkeypatch.setattr(Tree, "installed", lambda upstream: None)
+    monkeypatch.setattr(Tree, "installed", lambda upstream, before=None: None)
     trees = trees_from([f"miles={tmp_path / inner}"])
     assert list(trees) == ["miles"]
     assert trees["miles"].portions == (tmp_path / "miles",)

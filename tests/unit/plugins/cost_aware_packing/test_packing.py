@@ -186,3 +186,10 @@ def test_input_that_cannot_be_packed_is_refused_with_the_remedy(lengths, changes
     }
     with pytest.raises(ValueError, match=remedy):
         pack(lengths, **arguments)
+
+
+def test_numpy_counts_are_taken_and_fractions_refused():
+    counts = {"max_tokens": np.int64(10), "data_parallel_size": np.int32(2)}
+    assert pack([1, 2, 3, 4], cost=[1, 2, 3, 4], **counts).slot_time == 5
+    with pytest.raises(ValueError, match="max_tokens is 10.0: pass 1 or more"):
+        pack([1, 2], cost=[1, 2], max_tokens=10.0, data_parallel_size=2)
