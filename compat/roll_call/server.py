@@ -63,10 +63,12 @@ class RollCallServer:
     def hear_out(self, pid: int, patience_seconds: float = 2.0) -> None:
         """Wait until all that an ended local process said was recorded."""
         end = time.monotonic() + patience_seconds
-        while time.monotonic() < end and any(
-            entry.alive for entry in self.roll.entries if entry.is_local and entry.pid == pid
-        ):
+        while time.monotonic() < end and not self._heard_out(pid):
             time.sleep(0.01)
+
+    def _heard_out(self, pid: int) -> bool:
+        mine = [entry for entry in self.roll.entries if entry.is_local and entry.pid == pid]
+        return bool(mine) and not any(entry.alive for entry in mine)
 
     def fail(self, failure: Failure) -> None:
         """Record a failure; the launcher ends the run."""
