@@ -48,5 +48,6 @@ $(READY): pyproject.toml setup.py requirements/lock.txt
 	fi
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11) and "Python 3.11 is needed for the rehearsal; set PYTHON=/path/to/python3.11")'
 	[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV)
+	@echo "installing the whole CPU stack into $(VENV): about 8 GB on disk, a few minutes"
 	$(BIN)/python -m pip install --quiet --progress-bar off --constraint requirements/lock.txt --editable '.[rehearsal,test]'
 	touch $@

@@ -36,6 +36,7 @@ def launch(script: str, arguments: Sequence[str], selection: Selection) -> int:
     """
     command = command_of(script, arguments)
     if selection.plugins is None:
+        _refuse_idle_options(selection)
         os.execv(command[0], command)
     selected = select_features(selection)
     plan = plan_for(selected, selection, before=first_on_path(script))
@@ -50,6 +51,15 @@ def launch(script: str, arguments: Sequence[str], selection: Selection) -> int:
             "periodic", f"run {manifest.run_id}, {len(manifest.bindings)} bindings.", "dim"
         )
         return supervise(command, environment, roll_call)
+
+
+def _refuse_idle_options(selection: Selection) -> None:
+    """Raise PeriodicError where options about plugins stand without any plugin."""
+    if selection != Selection():
+        raise PeriodicError(
+            "Options about plugins were given, and no plugin is on.",
+            remedy="Add --plugins periodic, or drop the other options.",
+        )
 
 
 def command_of(script: str, arguments: Sequence[str]) -> list[str]:

@@ -176,7 +176,8 @@ def _decide(
     if tree is None:
         return Unsupported(
             f"{upstream} is not installed",
-            f"Install {_BROUGHT_BY[upstream]}, or give --tree {upstream}=DIR.",
+            f"Install {_BROUGHT_BY[upstream]}, or look at a tree with: "
+            f"miles plan --tree {upstream}=DIR.",
             target=upstream,
             expected=f"an installed package {upstream!r} or a tree",
             found="neither",

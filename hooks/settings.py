@@ -145,7 +145,7 @@ def _validated(feature: type[Feature], layers: Sequence[Mapping[str, Any]]) -> F
         raise PeriodicError(
             f"{setting} cannot be {first['input']!r}: {first['msg']}.",
             feature=feature.slug,
-            expected=str(field.annotation) if field else "",
+            expected=getattr(field.annotation, "__name__", str(field.annotation)) if field else "",
             found=repr(first["input"]),
             remedy=f"Set {setting} to a valid value.",
         ) from error

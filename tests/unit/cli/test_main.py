@@ -103,3 +103,9 @@ def test_without_plugins_nothing_stands_between_a_signal_and_the_script(tmp_path
 def test_a_terminal_that_cannot_show_every_sign_still_gets_the_plan():
     done = periodic("plan", PYTHONIOENCODING="ascii")
     assert done.returncode == 0 and "cost-aware-packing" in done.stdout
+
+
+def test_options_about_plugins_without_plugins_are_refused(script, tmp_path):
+    done = periodic("--plugin-set", "kv-preservation.salt=false", str(script), cwd=tmp_path)
+    assert done.returncode == 2 and not (tmp_path / "started").exists()
+    assert "Add --plugins periodic" in done.stderr
