@@ -47,6 +47,15 @@ def path(unpacked):
     return [str(folder), str(unpacked("sglang", VERSION, "3.11"))]
 
 
+def free_port():
+    """A free port that leaves room for the one 10,000 above it, which SGLang takes for gRPC."""
+    for port in range(21_000, 50_000, 7):
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)):
+                return port
+    pytest.fail("no port is free")
+
+
 class Server:
     """One server under a roll call, and what it answers."""
 
@@ -65,9 +74,7 @@ class Server:
             ends_with_launcher=True,
         )
         own = {**cpu_environment(), **manifest.environment(), "PYTHONPATH": ":".join(self.path)}
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         self.process = subprocess.Popen(
             [
                 sys.executable, "-m", "sglang.launch_server", "--model-path", self.model,
