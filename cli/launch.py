@@ -87,7 +87,7 @@ def refuse_problems(plan: Plan) -> None:
         raise problems[0]
 
 
-def open_roll_call(plan: Plan, without: Sequence[str], notify=None) -> RollCallServer:
+def open_roll_call(plan: Plan, without: Sequence[str]) -> RollCallServer:
     """A roll call over the plan's bindings, at an address that the run's nodes can reach."""
     address = os.environ.get("RAY_ADDRESS", "")
     elsewhere = address not in ("", "auto", "local") and not address.startswith("127.")
@@ -96,7 +96,7 @@ def open_roll_call(plan: Plan, without: Sequence[str], notify=None) -> RollCallS
         bindings_of(plan, without),
         run_id=uuid.uuid4().hex[:12],
         host=host,
-        notify=notify or (lambda text: messages.say("periodic", text, "cyan")),
+        notify=lambda text: messages.say("periodic", text, "cyan"),
     )
 
 
@@ -135,19 +135,14 @@ def run_environment(manifest: RunManifest, environment: Mapping[str, str]) -> di
 
 
 def supervise(
-    command: Sequence[str],
-    environment: Mapping[str, str],
-    roll_call: RollCallServer,
-    output=None,
+    command: Sequence[str], environment: Mapping[str, str], roll_call: RollCallServer
 ) -> int:
     """Run the child until it ends or the roll call fails; returns the run's exit status.
 
     SIGINT, SIGTERM and SIGHUP are passed on; on a failed roll call every process of the run on
     this node is ended within seconds.
     """
-    child = subprocess.Popen(
-        command, env=dict(environment), stdout=output, stderr=output, start_new_session=True
-    )
+    child = subprocess.Popen(command, env=dict(environment), start_new_session=True)
     roll_call.roll.driver_pid = child.pid
     with _signals_passed_on(child):
         end_on_failure(roll_call, child)
