@@ -120,6 +120,7 @@ def plan_for(
         trees=trees_from((), before) if trees is None else trees,
         accept_drift=selection.accept_drift,
         allow_missing=selection.allow_missing,
+        settings=selected.settings,
     )
 
 

@@ -9,7 +9,8 @@ probes/         per feature: native, inject or unsupported on a tree, with evide
 binding         where one hook spec meets one upstream symbol
 bindings/       per feature: the adapters
 apply           one binding onto one imported module, and the proof that it is still there
-catalog         which probes and bindings a feature has
+catalog/        the bindings that exist, and which of them a feature or a setting needs
+drift           whether the targets of an injection look as they were known
 plan            feature x upstream to a decision, with the environment it was made for
 environment     what else decides: Python, torch, devices, Ray, runsc, Slurm
 manifest        the plan as every process of a run receives it

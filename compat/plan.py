@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from miles_periodic.compat import environment as surroundings
-from miles_periodic.compat import fingerprints
-from miles_periodic.compat.catalog import ALWAYS, BINDINGS, HOOK_BINDINGS
-from miles_periodic.compat.fingerprints import Fingerprint, KnownShape
+from miles_periodic.compat.catalog import HOOK_BINDINGS, names_for_hooks, names_for_settings
+from miles_periodic.compat.drift import with_known_shapes
 from miles_periodic.compat.probes import PROBES, Probe
 from miles_periodic.compat.tree import Tree
-from miles_periodic.hooks.decisions import UPSTREAMS, Decision, Inject, Off, Unsupported, word
+from miles_periodic.hooks.decisions import (
+    UPSTREAMS,
+    Decision,
+    Inject,
+    Native,
+    Off,
+    Unsupported,
+    word,
+)
 from miles_periodic.hooks.errors import PeriodicError
-from miles_periodic.hooks.feature import Feature
+from miles_periodic.hooks.feature import Feature, FeatureSettings
 from miles_periodic.hooks.nearest_name import did_you_mean
 from miles_periodic.hooks.selection import check_slugs
 
@@ -110,6 +117,17 @@ def _as_json(upstream: str, decision: Decision) -> dict[str, Any]:
     return entry
 
 
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """One feature on one upstream, as it was asked for."""
+
+    slug: str
+    upstream: str
+    probe: Probe
+    settings_on: tuple[str, ...]
+    accept_drift: bool
+
+
 def make_plan(
     features: Sequence[type[Feature]],
     on: Collection[str],
@@ -117,29 +135,38 @@ def make_plan(
     accept_drift: Collection[str] = (),
     allow_missing: Collection[str] = (),
     environment: Mapping[str, Any] | None = None,
+    settings: Mapping[str, FeatureSettings] | None = None,
 ) -> Plan:
     """Decide every known feature on every upstream that it touches.
 
     on: slugs that the user asked for; the others are off and no tree is read for them.
     trees: upstream to its tree; one that is missing is not installed.
     accept_drift: slugs whose bindings may meet shapes that are not known; recorded in the reason.
+    settings: slug to its settings, where they are not the defaults; a setting that is on may
+        need bindings of its own.
 
     Raises PeriodicError where `on` or `accept_drift` names a feature that is not known.
     """
     slugs = [feature.slug for feature in features]
     check_slugs("--plugins", on, slugs)
     check_slugs("--accept-drift", accept_drift, slugs)
-    rows = [
-        Row(
-            slug,
+    chosen = settings or {}
+    questions = [
+        _Question(
+            feature.slug,
             upstream,
-            _decide(slug, upstream, probes[upstream], trees.get(upstream), slug in accept_drift)
-            if slug in on
-            else Off("not asked for"),
+            probe,
+            _settings_on(feature, chosen),
+            feature.slug in accept_drift,
         )
-        for slug, probes in zip(slugs, map(_probes_of, features), strict=True)
-        for upstream in UPSTREAMS
-        if upstream in probes
+        for feature in features
+        for upstream, probe in _in_order(_probes_of(feature))
+    ]
+    rows = [
+        Row(q.slug, q.upstream, _decide(q, trees.get(q.upstream)))
+        if q.slug in on
+        else Row(q.slug, q.upstream, Off("not asked for"))
+        for q in questions
     ]
     return Plan(
         tuple(slugs),
@@ -155,10 +182,21 @@ def _probes_of(feature: type[Feature]) -> Mapping[str, Probe]:
     if feature.slug in PROBES:
         return PROBES[feature.slug]
     hooks = [hook for hook in HOOK_BINDINGS if hasattr(feature, hook)]
-    return {"miles": lambda tree: _by_hooks(hooks)}
+    return {"miles": lambda tree: _by_hooks(hooks, tree)}
 
 
-def _by_hooks(hooks: Sequence[str]) -> Decision:
+def _in_order(probes: Mapping[str, Probe]) -> list[tuple[str, Probe]]:
+    return [(upstream, probes[upstream]) for upstream in UPSTREAMS if upstream in probes]
+
+
+def _settings_on(
+    feature: type[Feature], settings: Mapping[str, FeatureSettings]
+) -> tuple[str, ...]:
+    chosen = settings.get(feature.slug) or feature.settings_model()
+    return tuple(name for name, value in chosen if value)
+
+
+def _by_hooks(hooks: Sequence[str], tree: Tree) -> Decision:
     if not hooks:
         return Unsupported(
             "it implements no hook, so that it would do nothing",
@@ -166,29 +204,43 @@ def _by_hooks(hooks: Sequence[str]) -> Decision:
             expected=f"one of {', '.join(HOOK_BINDINGS)}",
             found="none of them",
         )
-    names = dict.fromkeys(name for hook in hooks for name in HOOK_BINDINGS[hook])
-    return Inject(f"implements {', '.join(hooks)}", (), (*names, *ALWAYS["miles"]))
+    return Inject(f"implements {', '.join(hooks)}", (), names_for_hooks(hooks, tree))
 
 
-def _decide(
-    slug: str, upstream: str, probe: Probe, tree: Tree | None, accept_drift: bool
-) -> Decision:
+def _decide(question: _Question, tree: Tree | None) -> Decision:
     if tree is None:
-        return Unsupported(
-            f"{upstream} is not installed",
-            f"Install {_BROUGHT_BY[upstream]}, or look at a tree with: "
-            f"miles plan --tree {upstream}=DIR.",
-            target=upstream,
-            expected=f"an installed package {upstream!r} or a tree",
-            found="neither",
-        )
+        return _not_installed(question.upstream)
     try:
-        decision = probe(tree)
+        decision = _with_settings(question.probe(tree), question, tree)
         if isinstance(decision, Inject):
-            return _with_known_shapes(decision, slug, tree, accept_drift)
+            return with_known_shapes(decision, question.slug, tree, question.accept_drift)
     except (PeriodicError, OSError) as error:
         return _unreadable(tree, error)
     return decision
+
+
+def _not_installed(upstream: str) -> Unsupported:
+    return Unsupported(
+        f"{upstream} is not installed",
+        f"Install {_BROUGHT_BY[upstream]}, or look at a tree with: "
+        f"miles plan --tree {upstream}=DIR.",
+        target=upstream,
+        expected=f"an installed package {upstream!r} or a tree",
+        found="neither",
+    )
+
+
+def _with_settings(decision: Decision, question: _Question, tree: Tree) -> Decision:
+    """`decision` with the bindings of the settings that are on, native or injected as it was."""
+    if not isinstance(decision, Native | Inject):
+        return decision
+    names = names_for_settings(question.slug, question.upstream, question.settings_on, tree)
+    if not names:
+        return decision
+    before = decision.bindings if isinstance(decision, Inject) else ()
+    bindings = tuple(dict.fromkeys((*before, *names)))
+    reason = f"{decision.reason}; settings put in {', '.join(names)}"
+    return Inject(reason, decision.evidence, bindings)
 
 
 def _unreadable(tree: Tree, error: PeriodicError | OSError) -> Unsupported:
@@ -201,64 +253,6 @@ def _unreadable(tree: Tree, error: PeriodicError | OSError) -> Unsupported:
         target=parts.get("target") or tree.name,
         expected="sources that can be read",
         found=problem.removesuffix("."),
-    )
-
-
-def _with_known_shapes(decision: Inject, slug: str, tree: Tree, accept_drift: bool) -> Decision:
-    """`decision` where each target of its bindings has a known shape, or what stands against it."""
-    targets = sorted({t for name in decision.bindings for t in BINDINGS[name].targets})
-    drifted = []
-    for target in targets:
-        shape = fingerprints.of_target(tree, target)
-        if shape is None:
-            return _missing(decision, target)
-        known = fingerprints.known_shapes().get(target, ())
-        if shape not in [k.fingerprint for k in known]:
-            if not accept_drift:
-                return _unknown(decision, slug, target, shape, known)
-            drifted.append(f"{target} {shape.signature} {shape.content[:12]}")
-    if drifted:
-        reason = f"{decision.reason}; drift accepted on request: {'; '.join(drifted)}"
-        return replace(decision, reason=reason)
-    return decision
-
-
-def _missing(decision: Inject, target: str) -> Unsupported:
-    labels = ", ".join(k.label for k in fingerprints.known_shapes().get(target, ()))
-    return Unsupported(
-        f"{decision.reason}; but the target {target} is not there",
-        f"Use a tree that has it: {labels}." if labels else "Use a tree that has it.",
-        decision.evidence,
-        target,
-        expected=f"a definition, as in {labels}" if labels else "a definition",
-        found="no such definition",
-    )
-
-
-def _unknown(
-    decision: Inject,
-    slug: str,
-    target: str,
-    shape: Fingerprint,
-    known: Sequence[KnownShape],
-) -> Unsupported:
-    """An unknown shape; --accept-drift is only recommended where the signature is a known one."""
-    nearest = [k for k in known if k.fingerprint.signature == shape.signature]
-    shown = [
-        f"{k.fingerprint.signature} {k.fingerprint.content} ({k.label})" for k in nearest or known
-    ]
-    labels = ", ".join(k.label for k in known) or "none recorded"
-    drift = "a known signature with an unknown body" if nearest else "an unknown signature"
-    remedy = f"Use a tree whose shape is known ({labels})"
-    if nearest:
-        remedy += f", or read the change and give --accept-drift {slug}"
-    return Unsupported(
-        f"{decision.reason}; but {target} has {drift}",
-        f"{remedy}.",
-        decision.evidence,
-        target,
-        expected="; ".join(shown) or "a recorded shape",
-        found=f"{shape.signature} {shape.content}",
     )
 
 

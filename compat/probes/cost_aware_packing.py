@@ -77,7 +77,7 @@ def miles(tree: Tree) -> Decision:
         seen = (module.evidence(definition, definition.name),)
         return _unknown(_SPLIT, seen, "neither a stride nor a balance of token counts")
     reason = "Miles splits by stride or token count, and ranks are not aligned slot by slot"
-    return Inject(reason, tuple(evidence), binding_names(SLUG, "miles"))
+    return Inject(reason, tuple(evidence), binding_names(SLUG, "miles", tree))
 
 
 def _scheduled(tree: Tree, evidence: Evidence) -> Unsupported:

@@ -31,7 +31,7 @@ def sglang(tree: Tree) -> Decision:
     hands would be on one value: unsupported.
     """
     delta = _followed(tree, FIELD)
-    bindings = binding_names(SLUG, "sglang")
+    bindings = binding_names(SLUG, "sglang", tree)
     injectable = bool(bindings) and len(delta.hops) == 1
     if not (delta.consumer or injectable):
         return _not_served(delta)
@@ -161,7 +161,7 @@ def miles(tree: Tree) -> Decision:
     reason = f"Miles asks for all rows on every turn: no request on /generate has {FIELD}"
     what = f"compute_request_payload asks for routed experts without {FIELD}"
     evidence = (module.evidence(full[0], what), *_elsewhere(tree))
-    bindings = binding_names(SLUG, "miles")
+    bindings = binding_names(SLUG, "miles", tree)
     return Inject(reason, evidence, bindings)
 
 

@@ -120,7 +120,7 @@ def miles(tree: Tree) -> Decision:
         *_flushing_updaters(tree),
     )
     reason = "weight updates can leave the cache alone, but no request is salted by its version"
-    return Inject(reason, evidence, binding_names(SLUG, "miles"))
+    return Inject(reason, evidence, binding_names(SLUG, "miles", tree))
 
 
 def _updater_without_flush(tree: Tree) -> tuple[Evidence, ...] | Unsupported:

@@ -62,15 +62,17 @@ def cpu_run(tmp_path, monkeypatch):
     from miles_periodic.cli.rehearsal.one_run import run_once
     from miles_periodic.cli.rehearsal.workspace import workspace
     from miles_periodic.cli.selected import Selected
-    from miles_periodic.compat.catalog import BINDINGS, bindings_for
+    from miles_periodic.compat.catalog import BINDINGS, binding_names
     from miles_periodic.compat.cpu import game, tiny_model
     from miles_periodic.compat.cpu.flags import CpuRun, prompts_file
+    from miles_periodic.compat.tree import Tree
     from miles_periodic.plugins import features
 
     def run(*slugs, shape=None, site=""):
         shape = shape or CpuRun(num_rollouts=1)
         on = tuple(feature for feature in features() if feature.slug in slugs)
-        names = {b.name for slug in slugs for b in bindings_for(slug, "miles")}
+        tree = Tree.installed("miles")
+        names = {name for slug in slugs for name in binding_names(slug, "miles", tree)}
         (tmp_path / "site").mkdir()
         (tmp_path / "site" / "sitecustomize.py").write_text(site, encoding="utf-8")
         monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))

@@ -4,7 +4,15 @@ import importlib
 
 import pytest
 
-from miles_periodic.compat.catalog import ALWAYS, BINDINGS, FEATURE_BINDINGS, bindings_for
+from miles_periodic.compat import catalog
+from miles_periodic.compat.catalog import (
+    ALWAYS,
+    BINDINGS,
+    FEATURE_BINDINGS,
+    NOTHING,
+    SETTING_BINDINGS,
+    every_name,
+)
 from miles_periodic.compat.probes import PROBES
 from miles_periodic.compat.roll_call.roles import ROLES_OF_A_RUN
 from miles_periodic.hooks.decisions import UPSTREAMS
@@ -22,16 +30,81 @@ def test_a_feature_binds_only_where_a_probe_looks(slug):
     assert set(FEATURE_BINDINGS[slug]) <= set(PROBES[slug]) <= set(UPSTREAMS)
 
 
+def needs():
+    """Every need of a feature or a setting, with the upstream that it is on."""
+    for by_upstream in FEATURE_BINDINGS.values():
+        for upstream, needs in by_upstream.items():
+            yield upstream, needs
+    for by_upstream in SETTING_BINDINGS.values():
+        for upstream, by_setting in by_upstream.items():
+            for needs in by_setting.values():
+                yield upstream, needs
+    yield from ALWAYS.items()
+
+
 def test_every_binding_is_needed_by_a_feature():
-    needed = {b for slug in SLUGS for upstream in UPSTREAMS for b in bindings_for(slug, upstream)}
-    assert needed == set(BINDINGS.values())
+    needed = {name for _, names in needs() for name in every_name(names)}
+    assert needed == set(BINDINGS)
+
+
+def test_a_need_names_bindings_on_its_own_upstream():
+    for upstream, names in needs():
+        assert {BINDINGS[name].upstream for name in every_name(names)} <= {upstream}
+
+
+def test_a_setting_with_bindings_is_a_setting_of_its_feature():
+    models = {feature.slug: feature.settings_model.model_fields for feature in features()}
+    for slug, by_upstream in SETTING_BINDINGS.items():
+        named = {setting for by_setting in by_upstream.values() for setting in by_setting}
+        assert named <= set(models[slug])
+
+
+class Places:
+    """A tree that has some targets."""
+
+    def __init__(self, *names):
+        self.targets = {BINDINGS[name].target for name in names}
+
+    def find(self, target):
+        return target if target in self.targets else None
+
+
+@pytest.fixture
+def alternatives(monkeypatch):
+    def state(*names):
+        needs = {"some-feature": {"sglang": (names,)}}
+        monkeypatch.setattr(catalog, "FEATURE_BINDINGS", needs)
+
+    return state
+
+
+def chosen(tree):
+    return catalog.binding_names("some-feature", "sglang", tree)
+
+
+def test_of_alternatives_the_first_that_the_tree_has_is_put_in(alternatives):
+    alternatives("server/carry-start", "server/remember-start")
+    assert chosen(Places("server/remember-start")) == ("server/remember-start",)
+    both = Places("server/remember-start", "server/carry-start")
+    assert chosen(both) == ("server/carry-start",)
+
+
+def test_where_a_tree_has_no_alternative_the_last_is_named_as_missing(alternatives):
+    alternatives("server/carry-start", "server/remember-start")
+    assert chosen(Places()) == ("server/remember-start",)
+
+
+def test_alternatives_may_end_in_nothing(alternatives):
+    alternatives("server/carry-start", NOTHING)
+    assert chosen(Places()) == ()
 
 
 def test_what_is_always_bound_comes_with_every_feature_that_binds_on_the_upstream():
+    everywhere = Places(*BINDINGS)
     for slug, by_upstream in FEATURE_BINDINGS.items():
         for upstream in by_upstream:
-            names = {binding.name for binding in bindings_for(slug, upstream)}
-            assert set(ALWAYS.get(upstream, ())) <= names
+            names = set(catalog.binding_names(slug, upstream, everywhere))
+            assert set(every_name(ALWAYS.get(upstream, ()))) <= names
 
 
 @pytest.mark.parametrize("binding", BINDINGS.values(), ids=lambda binding: binding.name)

@@ -5,8 +5,9 @@ import json
 import pytest
 
 from miles_periodic.compat import catalog as catalog_module
-from miles_periodic.compat import fingerprints, plan
+from miles_periodic.compat import drift, fingerprints, plan
 from miles_periodic.compat.binding import Binding
+from miles_periodic.compat.catalog import every_name
 from miles_periodic.compat.fingerprints import Fingerprint, KnownShape, fingerprint_of
 from miles_periodic.compat.plan import make_plan, trees_from
 from miles_periodic.compat.tree import Tree
@@ -20,6 +21,7 @@ from miles_periodic.hooks import (
     Unsupported,
     hookimpl,
 )
+from miles_periodic.hooks.feature import FeatureSettings
 from miles_periodic.hooks.manager import build_manager
 
 TARGET = "miles.loop:Loop.turn"
@@ -34,12 +36,16 @@ class Lengthen(Feature):
     slug = "lengthen"
 
 
+class Far(FeatureSettings):
+    far: bool = False
+
+
 @pytest.fixture(autouse=True)
 def catalog(monkeypatch):
     """One binding, which `shorten` injects into Miles; all else is native."""
     seen = (Evidence("miles/loop.py", 2, "Loop.turn"),)
     binding = Binding("rollout/turn", "miles", TARGET, "adapter:turn")
-    monkeypatch.setattr(plan, "BINDINGS", {binding.name: binding})
+    monkeypatch.setattr(drift, "BINDINGS", {binding.name: binding})
     probes = {
         "shorten": {
             "sglang": lambda tree: Native("has it", seen),
@@ -271,7 +277,7 @@ class Idle(Feature):
 
 def decide_for(feature, tree, monkeypatch):
     monkeypatch.setattr(plan, "HOOK_BINDINGS", {"complete_arguments": ("rollout/turn",)})
-    monkeypatch.setattr(plan, "ALWAYS", {"miles": ()})
+    monkeypatch.setattr(plan, "names_for_hooks", lambda hooks, tree: ("rollout/turn",))
     made = make_plan([feature], [feature.slug], {"miles": tree}, environment={})
     (row,) = made.rows
     return row.decision
@@ -295,5 +301,19 @@ def test_a_feature_without_a_hook_is_refused_because_it_would_do_nothing(miles, 
 def test_every_hook_has_bindings_through_which_it_is_called():
     specs = {hook for hook in vars(build_manager([]).hook) if not hook.startswith("_")}
     assert specs == set(catalog_module.HOOK_BINDINGS)
-    named = {name for names in catalog_module.HOOK_BINDINGS.values() for name in names}
+    named = {n for needs in catalog_module.HOOK_BINDINGS.values() for n in every_name(needs)}
     assert named <= set(catalog_module.BINDINGS)
+
+
+def test_a_setting_that_is_on_turns_native_into_its_own_bindings(miles, monkeypatch):
+    needed = {("lengthen", "miles", "far"): ("rollout/turn",)}
+
+    def names(slug, upstream, settings_on, tree):
+        return tuple(n for s in settings_on for n in needed.get((slug, upstream, s), ()))
+
+    monkeypatch.setattr(plan, "names_for_settings", names)
+    assert isinstance(decide(miles(), "lengthen"), Native)
+    on = decide(miles(), "lengthen", settings={"lengthen": Far(far=True)})
+    assert on.bindings == ("rollout/turn",) and on.evidence
+    off = decide(miles(), "lengthen", settings={"lengthen": Far()})
+    assert isinstance(off, Native)

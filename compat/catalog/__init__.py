@@ -1,0 +1,95 @@
+"""Which bindings exist, and which of them each feature needs on which upstream.
+
+launch, rollout, server, training  the bindings, by the role that decides
+features                           what each feature, setting and hook needs
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from miles_periodic.compat.binding import Binding
+from miles_periodic.compat.catalog import launch, rollout, server, training
+from miles_periodic.compat.catalog.features import (
+    ALWAYS,
+    FEATURE_BINDINGS,
+    HOOK_BINDINGS,
+    NOTHING,
+    SETTING_BINDINGS,
+    Need,
+)
+from miles_periodic.compat.tree import Tree
+
+__all__ = [
+    "ALWAYS",
+    "BINDINGS",
+    "FEATURE_BINDINGS",
+    "HOOK_BINDINGS",
+    "NOTHING",
+    "SETTING_BINDINGS",
+    "binding_names",
+    "bindings_for",
+    "every_name",
+    "names_for_hooks",
+    "names_for_settings",
+    "targets_of",
+]
+
+BINDINGS: dict[str, Binding] = {
+    binding.name: binding
+    for room in (launch, rollout, server, training)
+    for binding in room.BINDINGS
+}
+
+
+def binding_names(slug: str, upstream: str, tree: Tree) -> tuple[str, ...]:
+    """The names of the bindings that a feature needs on a tree of an upstream."""
+    needs = FEATURE_BINDINGS.get(slug, {}).get(upstream, ())
+    return _chosen((*needs, *(ALWAYS.get(upstream, ()) if needs else ())), tree)
+
+
+def bindings_for(slug: str, upstream: str, tree: Tree) -> tuple[Binding, ...]:
+    """The bindings that a feature needs on a tree of an upstream; empty where it needs none."""
+    return tuple(BINDINGS[name] for name in binding_names(slug, upstream, tree))
+
+
+def names_for_settings(
+    slug: str, upstream: str, settings_on: Iterable[str], tree: Tree
+) -> tuple[str, ...]:
+    """The names of the bindings that those settings of a feature need besides its own."""
+    by_setting = SETTING_BINDINGS.get(slug, {}).get(upstream, {})
+    needs = [need for setting in settings_on for need in by_setting.get(setting, ())]
+    return _chosen((*needs, *(ALWAYS.get(upstream, ()) if needs else ())), tree)
+
+
+def names_for_hooks(hooks: Sequence[str], tree: Tree) -> tuple[str, ...]:
+    """The names of the bindings through which Miles calls those hooks."""
+    needs = [need for hook in hooks for need in HOOK_BINDINGS[hook]]
+    return _chosen((*needs, *ALWAYS["miles"]), tree)
+
+
+def every_name(needs: Iterable[Need]) -> tuple[str, ...]:
+    """All names in some needs, every alternative among them."""
+    listed = [(need,) if isinstance(need, str) else need for need in needs]
+    return tuple(name for alternatives in listed for name in alternatives if name != NOTHING)
+
+
+def _chosen(needs: Iterable[Need], tree: Tree) -> tuple[str, ...]:
+    """One name for each need, each once.
+
+    Where a tree has the target of no alternative, the last one is named: the plan then says that
+    its target is missing.
+    """
+    names = (need if isinstance(need, str) else _first_in(need, tree) for need in needs)
+    return tuple(name for name in dict.fromkeys(names) if name != NOTHING)
+
+
+def _first_in(alternatives: Sequence[str], tree: Tree) -> str:
+    there = (n for n in alternatives if n != NOTHING and tree.find(BINDINGS[n].target))
+    return next(there, alternatives[-1])
+
+
+def targets_of(upstream: str) -> tuple[str, ...]:
+    """Every target on an upstream whose shape some binding depends on, sorted."""
+    bindings = [b for b in BINDINGS.values() if b.upstream == upstream]
+    return tuple(sorted({target for binding in bindings for target in binding.targets}))

@@ -1,0 +1,65 @@
+"""Which bindings a feature, a setting of it, or a hook needs on which upstream.
+
+A need is the name of one binding, or a tuple of alternatives: the same decision, taken at another
+symbol in another tree. Of alternatives the first whose target the tree has is put in.
+"""
+
+from __future__ import annotations
+
+#: As the last of some alternatives: a tree that has none of the others needs none.
+NOTHING = ""
+
+Need = str | tuple[str, ...]
+
+#: Put in wherever some feature injects something on that upstream.
+ALWAYS: dict[str, tuple[Need, ...]] = {"miles": ("launch/muster",)}
+
+_REQUEST = ("rollout/scope", "rollout/refactored-scope", "rollout/request")
+
+#: Feature slug to upstream to what an `Inject` there puts in.
+FEATURE_BINDINGS: dict[str, dict[str, tuple[Need, ...]]] = {
+    "delta-router-replay": {
+        "sglang": (
+            "server/carry-start",
+            "server/remember-start",
+            "server/collect-from-start",
+        ),
+        "miles": (
+            "launch/arguments",
+            *_REQUEST,
+            "rollout/routed-experts",
+            "training/routed-experts",
+        ),
+    },
+    "kv-preservation": {
+        "miles": ("launch/arguments", *_REQUEST),
+    },
+    "cost-aware-packing": {
+        "miles": (
+            "launch/arguments",
+            "training/split",
+            "training/plan",
+            "training/micro-batches",
+        ),
+    },
+}
+
+#: Feature slug to upstream to a setting to what is put in while that setting is on, besides the
+#: above, whether the feature is native there or injected.
+SETTING_BINDINGS: dict[str, dict[str, dict[str, tuple[Need, ...]]]] = {}
+
+#: Hook to the bindings through which Miles calls it: what a feature of somebody else's plugin,
+#: for which there is no probe here, needs.
+HOOK_BINDINGS: dict[str, tuple[Need, ...]] = {
+    "complete_arguments": ("launch/arguments",),
+    "server_proofs": _REQUEST,
+    "generate_request_fields": _REQUEST,
+    "wants_weight_version": _REQUEST,
+    "routed_experts_of_response": (
+        "rollout/scope",
+        "rollout/refactored-scope",
+        "rollout/routed-experts",
+    ),
+    "routed_experts_for_training": ("training/routed-experts",),
+    "split_train_batch": ("training/split", "training/plan", "training/micro-batches"),
+}

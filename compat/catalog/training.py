@@ -1,0 +1,40 @@
+"""What trainers and the split of a batch bind."""
+
+from __future__ import annotations
+
+from miles_periodic.compat.binding import Binding
+
+_ADAPTERS = "miles_periodic.compat.bindings"
+
+BINDINGS = (
+    Binding(
+        name="training/routed-experts",
+        upstream="miles",
+        target="miles.backends.training_utils.data:get_rollout_data",
+        adapter=f"{_ADAPTERS}.routed_experts:widen",
+        processes=("trainer",),
+    ),
+    Binding(
+        name="training/split",
+        upstream="miles",
+        target="miles.ray.rollout:RolloutManager._split_train_data_by_dp",
+        adapter=f"{_ADAPTERS}.packing:split",
+        processes=("driver",),
+        relies_on=("miles.utils.ray_utils:Box", "miles.utils.data:process_rollout_data"),
+    ),
+    Binding(
+        name="training/plan",
+        upstream="miles",
+        target="miles.backends.training_utils.data:get_rollout_data",
+        adapter=f"{_ADAPTERS}.packing:receive",
+        processes=("trainer",),
+    ),
+    Binding(
+        name="training/micro-batches",
+        upstream="miles",
+        target="miles.backends.training_utils.data:get_data_iterator",
+        adapter=f"{_ADAPTERS}.packing:iterate",
+        processes=("trainer",),
+        relies_on=("miles.backends.training_utils.data:DataIterator",),
+    ),
+)
