@@ -5,6 +5,10 @@ arguments        Miles's parsed command line
 muster           the driver asks whether every expected binding is in place
 rollout_scope    where one rollout begins and ends
 rollout_request  the fields of a `/generate` request, and the proofs before the first one
+routing_keys     keys and ranks on requests that Miles sends without
+router           which server of Miles's Python router takes a request
+router_wire      what a request and its response say about routing
+server_watch     what the router's servers report of themselves
 routed_experts   the routes of a response, and their dtype in the trainer
 server_routes    a delta of routes from servers that declare it and never read it
 packing          who trains on what, and in which micro-batches

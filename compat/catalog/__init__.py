@@ -1,7 +1,7 @@
 """Which bindings exist, and which of them each feature needs on which upstream.
 
-launch, rollout, server, training  the bindings, by the role that decides
-features                           what each feature, setting and hook needs
+launch, rollout, server, training, routing  the bindings, by the role that decides
+features                                    what each feature, setting and hook needs
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from miles_periodic.compat.binding import Binding
-from miles_periodic.compat.catalog import launch, rollout, server, training
+from miles_periodic.compat.catalog import launch, rollout, routing, server, training
 from miles_periodic.compat.catalog.features import (
     ALWAYS,
     FEATURE_BINDINGS,
@@ -37,7 +37,7 @@ __all__ = [
 
 BINDINGS: dict[str, Binding] = {
     binding.name: binding
-    for room in (launch, rollout, server, training)
+    for room in (launch, rollout, server, training, routing)
     for binding in room.BINDINGS
 }
 

@@ -14,7 +14,12 @@ Need = str | tuple[str, ...]
 #: Put in wherever some feature injects something on that upstream.
 ALWAYS: dict[str, tuple[Need, ...]] = {"miles": ("launch/muster",)}
 
-_REQUEST = ("rollout/scope", "rollout/refactored-scope", "rollout/request")
+_SCOPE = ("rollout/scope", "rollout/refactored-scope")
+_REQUEST = (*_SCOPE, "rollout/request")
+_ROLLOUT_KEY = (*_SCOPE, "routing/rollout-key")
+#: Miles main names the session itself.
+_SESSION_KEY = (("routing/session-key", NOTHING),)
+_ROUTER = ("routing/request", "routing/server")
 
 #: Feature slug to upstream to what an `Inject` there puts in.
 FEATURE_BINDINGS: dict[str, dict[str, tuple[Need, ...]]] = {
@@ -42,11 +47,22 @@ FEATURE_BINDINGS: dict[str, dict[str, tuple[Need, ...]]] = {
             "training/micro-batches",
         ),
     },
+    "request-routing": {
+        "miles": ("launch/arguments",),
+    },
 }
 
 #: Feature slug to upstream to a setting to what is put in while that setting is on, besides the
 #: above, whether the feature is native there or injected.
-SETTING_BINDINGS: dict[str, dict[str, dict[str, tuple[Need, ...]]]] = {}
+SETTING_BINDINGS: dict[str, dict[str, dict[str, tuple[Need, ...]]]] = {
+    "request-routing": {
+        "miles": {
+            "sticky_keys": (*_ROLLOUT_KEY, *_SESSION_KEY),
+            "sticky_ranks": _ROLLOUT_KEY,
+            "score_servers": _ROUTER,
+        },
+    },
+}
 
 #: Hook to the bindings through which Miles calls it: what a feature of somebody else's plugin,
 #: for which there is no probe here, needs.
@@ -56,10 +72,15 @@ HOOK_BINDINGS: dict[str, tuple[Need, ...]] = {
     "generate_request_fields": _REQUEST,
     "wants_weight_version": _REQUEST,
     "routed_experts_of_response": (
-        "rollout/scope",
-        "rollout/refactored-scope",
+        *_SCOPE,
         "rollout/routed-experts",
     ),
     "routed_experts_for_training": ("training/routed-experts",),
+    "routing_key": (*_ROLLOUT_KEY, *_SESSION_KEY),
+    "data_parallel_rank": _ROLLOUT_KEY,
+    "expected_prefix_tokens": _ROUTER,
+    "server_for_request": _ROUTER,
+    "request_routed": _ROUTER,
+    "request_answered": _ROUTER,
     "split_train_batch": ("training/split", "training/plan", "training/micro-batches"),
 }

@@ -28,6 +28,9 @@ def test_the_names_that_a_plugin_imports_are_these():
         "Off",
         "PeriodicError",
         "RolloutState",
+        "RoutedAnswer",
+        "RoutedRequest",
+        "ServerState",
         "TrainBatch",
         "Unsupported",
         "hookimpl",
@@ -37,9 +40,15 @@ def test_the_names_that_a_plugin_imports_are_these():
 def test_the_hooks_are_these():
     assert sorted(vars(build_manager([]).hook)) == [
         "complete_arguments",
+        "data_parallel_rank",
+        "expected_prefix_tokens",
         "generate_request_fields",
+        "request_answered",
+        "request_routed",
         "routed_experts_for_training",
         "routed_experts_of_response",
+        "routing_key",
+        "server_for_request",
         "server_proofs",
         "split_train_batch",
         "wants_weight_version",
@@ -48,8 +57,12 @@ def test_the_hooks_are_these():
 
 def test_the_hooks_that_only_one_feature_may_answer_are_these():
     assert sorted(EXCLUSIVE_HOOKS) == [
+        "data_parallel_rank",
+        "expected_prefix_tokens",
         "routed_experts_for_training",
         "routed_experts_of_response",
+        "routing_key",
+        "server_for_request",
         "split_train_batch",
     ]
 
@@ -58,6 +71,19 @@ def test_the_features_and_their_settings_are_these():
     assert {f.slug: sorted(f.settings_model.model_fields) for f in features()} == {
         "cost-aware-packing": ["recompute", "seed", "time_budget_seconds"],
         "delta-router-replay": ["max_constant_run", "prove_round_trip"],
+        "request-routing": [
+            "block_tokens",
+            "index_tokens",
+            "kv_weight",
+            "load_weight",
+            "max_rollouts",
+            "prefix_weight",
+            "queue_weight",
+            "router_policy",
+            "score_servers",
+            "sticky_keys",
+            "sticky_ranks",
+        ],
         "kv-preservation": ["pause_in_place", "prove_salt", "salt"],
     }
 
