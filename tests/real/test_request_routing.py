@@ -1,0 +1,234 @@
+"""Miles's own router process before two real servers: which turns find their prefix there."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from dataclasses import dataclass, field
+
+import pytest
+
+from miles_periodic.compat.catalog import BINDINGS
+from miles_periodic.compat.cpu import tiny_model
+from miles_periodic.compat.cpu.sglang_server import ServerSetup, SGLangServer, free_port
+from miles_periodic.compat.manifest import FeatureReference, RunManifest
+from miles_periodic.compat.roll_call.server import RollCallServer
+from miles_periodic.plugins.request_routing.sticky import key_of
+
+pytestmark = pytest.mark.real
+
+STAND_INS = "miles_periodic.compat.cpu.catalog:STAND_INS"
+ROUTER = """
+import sys
+from types import SimpleNamespace
+from miles.router.router import run_router
+run_router(SimpleNamespace(
+    sglang_router_ip="127.0.0.1", sglang_router_port=int(sys.argv[1]),
+    miles_router_max_connections=32, miles_router_timeout=60.0, miles_router_middleware_paths=[],
+    rollout_health_check_interval=30.0, miles_router_health_check_failure_threshold=3,
+))
+"""
+#: One open request is worth one token here: what decides is the prefix.
+SETTINGS = {"queue_weight": 1.0, "kv_weight": 1.0, "load_weight": 1.0}
+NUM_CONVERSATIONS, NUM_TURNS, NUM_NEW_TOKENS, NUM_TOOL_TOKENS = 4, 6, 8, 12
+#: Requests of one round start one after the other, all before the first of them is answered.
+STAGGER_SECONDS = 0.02
+UP_SECONDS = 60
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("routing")
+    tiny_model.write(folder / "model")
+    setup = ServerSetup(
+        folder / "model",
+        flags=("--max-total-tokens", "16384", "--weight-version", "1"),
+        stand_ins=STAND_INS,
+    )
+    made = [SGLangServer(setup, folder / f"server-{number}.log") for number in range(2)]
+    try:
+        for server in made:
+            server.start()
+        for server in made:
+            server.wait()
+        yield made
+    finally:
+        for server in made:
+            server.stop()
+
+
+class Router:
+    """The wheel's router process under a roll call, before some servers."""
+
+    def __init__(self, servers, log, with_feature):
+        names = ("routing/request", "routing/server") if with_feature else ()
+        self.notices = []
+        self.roll_call = RollCallServer(
+            [BINDINGS[name] for name in names],
+            run_id=f"router-{os.getpid()}-{time.monotonic_ns()}",
+            notify=self.notices.append,
+        )
+        self.servers, self.log = servers, log
+        path = "miles_periodic.plugins.request_routing.feature:RequestRouting"
+        reference = FeatureReference("request-routing", path, SETTINGS)
+        self.features = (reference,) if with_feature else ()
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+
+    def __enter__(self):
+        self.roll_call.__enter__()
+        manifest = RunManifest(
+            self.roll_call.run_id,
+            self.roll_call.address,
+            self.roll_call.token,
+            features=self.features,
+            bindings=self.roll_call.roll.bindings,
+            ends_with_launcher=True,
+        )
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", ROUTER, str(self.port)],
+                env={**os.environ, **manifest.environment()},
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self._wait()
+        for server in self.servers:
+            post(f"{self.url}/add_worker?url={server.url}", {})
+        return self
+
+    def _wait(self):
+        end = time.monotonic() + UP_SECONDS
+        while self.process.poll() is None and time.monotonic() < end:
+            try:
+                with urllib.request.urlopen(f"{self.url}/list_workers", timeout=5):
+                    return
+            except OSError:
+                time.sleep(0.2)
+        pytest.fail(f"the router did not come up: {self.log.read_text()}")
+
+    def __exit__(self, *exception):
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(30)
+        self.roll_call.__exit__()
+
+
+def post(url, body, key=None):
+    headers = {"Content-Type": "application/json"} | ({"X-SMG-Routing-Key": key} if key else {})
+    request = urllib.request.Request(url, json.dumps(body).encode(), headers)
+    with urllib.request.urlopen(request, timeout=120) as response:
+        return json.load(response)
+
+
+@dataclass
+class Conversation:
+    """Its tokens, and how many of each turn's prompt were cached, with the length before."""
+
+    tokens: list
+    key: str | None = None
+    cached: list = field(default_factory=list)
+    held: list = field(default_factory=list)
+    num_refused: int = 0
+
+    def turn(self, router):
+        sampling = {"max_new_tokens": NUM_NEW_TOKENS, "temperature": 0.0, "ignore_eos": True}
+        body = {"input_ids": self.tokens, "sampling_params": sampling, "return_logprob": True}
+        answer = self._until_answered(router, body)
+        meta = answer["meta_info"]
+        self.cached.append(meta["cached_tokens"])
+        new = [entry[1] for entry in meta["output_token_logprobs"]]
+        self.held.append(len(self.tokens) + len(new))
+        tool = [(self.tokens[0] + 7 * i) % 400 + 20 for i in range(NUM_TOOL_TOKENS)]
+        self.tokens = self.tokens + new + tool
+
+    def _until_answered(self, router, body):
+        """As Miles's client: a request that fails is sent again."""
+        for _ in range(60):
+            try:
+                return post(f"{router.url}/generate", body, self.key)
+            except urllib.error.HTTPError:
+                self.num_refused += 1
+                time.sleep(0.2)
+        pytest.fail("no server answers")
+
+    @property
+    def found(self):
+        """Whether each turn after the first found all that the turn before left but one token."""
+        return [c >= h - 1 for c, h in zip(self.cached[1:], self.held, strict=False)]
+
+
+def conversations(seed):
+    """Two with a key, as Miles's client sends it, and two that only their tokens tell apart."""
+    prompts = [[(seed + 31 * n + 3 * i * (n + 1)) % 480 + 20 for i in range(200)] for n in range(4)]
+    keys = [key_of("rollout", f"sample-{seed}-{n}") if n < 2 else None for n in range(4)]
+    return [Conversation(tokens, key) for tokens, key in zip(prompts, keys, strict=True)]
+
+
+def one_round(router, talks, number):
+    """One turn of every conversation, all at once, in an order that differs from round to round."""
+    order = random.Random(number).sample(talks, len(talks))
+    threads = [threading.Thread(target=each.turn, args=(router,)) for each in order]
+    for thread in threads:
+        thread.start()
+        time.sleep(STAGGER_SECONDS)
+    for thread in threads:
+        thread.join(120)
+
+
+def talk(router, talks, num_turns=NUM_TURNS):
+    for turn in range(num_turns):
+        one_round(router, talks, turn)
+    return [found for each in talks for found in each.found]
+
+
+def test_without_the_feature_turns_miss_their_prefix(servers, tmp_path):
+    with Router(servers, tmp_path / "router.log", with_feature=False) as router:
+        found = talk(router, conversations(1))
+    print(f"without: {found.count(False)} of {len(found)} turns miss their prefix")
+    assert len(found) == NUM_CONVERSATIONS * (NUM_TURNS - 1)
+    assert found.count(False) >= len(found) // 5
+
+
+def test_with_the_feature_every_turn_finds_its_prefix_and_the_router_process_shows_it(
+    servers, tmp_path
+):
+    with Router(servers, tmp_path / "router.log", with_feature=True) as router:
+        talks = conversations(2)
+        assert all(talk(router, talks)), [(each.cached, each.held) for each in talks]
+        time.sleep(1.5)
+        (row,) = [r for r in router.roll_call.roll.rows() if r["role"] == "router"]
+        assert row["applied"] == ["routing/request", "routing/server"]
+        assert row["consulted"]["routing/server"] == NUM_CONVERSATIONS * NUM_TURNS
+        assert not router.roll_call.roll.failures
+    loads = [server.get("/v1/loads?include=core")["loads"] for server in servers]
+    assert all(ranks and "num_waiting_reqs" in ranks[0] for ranks in loads)
+
+
+def test_one_server_alone_is_said_to_leave_nothing_to_choose(servers, tmp_path):
+    with Router(servers[:1], tmp_path / "router.log", with_feature=True) as router:
+        conversations(3)[0].turn(router)
+        time.sleep(0.5)
+        assert [n for n in router.notices if "nothing to choose" in n]
+
+
+def test_conversations_of_a_server_that_dies_go_on_on_the_other(servers, tmp_path):
+    with Router(servers, tmp_path / "router.log", with_feature=True) as router:
+        talks = conversations(4)
+        assert all(talk(router, talks, num_turns=2))
+        servers[0].stop()
+        one_round(router, talks, 2)
+        moved = [each for each in talks if not each.found[-1]]
+        assert 0 < len(moved) < NUM_CONVERSATIONS
+        # One refusal says that the server is gone; requests already on their way may add theirs.
+        assert 1 <= sum(each.num_refused for each in talks) <= len(moved)
+        one_round(router, talks, 3)
+        assert all(each.found[-1] for each in talks)
+        assert all(len(each.cached) == 4 for each in talks)
