@@ -56,9 +56,13 @@ def bindings_for(slug: str, upstream: str, tree: Tree) -> tuple[Binding, ...]:
 def names_for_settings(
     slug: str, upstream: str, settings_on: Iterable[str], tree: Tree
 ) -> tuple[str, ...]:
-    """The names of the bindings that those settings of a feature need besides its own."""
+    """The names of the bindings that those settings of a feature need besides its own.
+
+    In the catalog's order, whatever the order of `settings_on`: the last one wraps the others.
+    """
     by_setting = SETTING_BINDINGS.get(slug, {}).get(upstream, {})
-    needs = [need for setting in settings_on for need in by_setting.get(setting, ())]
+    wanted = set(settings_on)
+    needs = [need for setting, listed in by_setting.items() if setting in wanted for need in listed]
     return _chosen((*needs, *(ALWAYS.get(upstream, ()) if needs else ())), tree)
 
 

@@ -23,6 +23,7 @@ FEATURE_BINDINGS: dict[str, dict[str, tuple[Need, ...]]] = {
             "server/carry-start",
             "server/remember-start",
             "server/collect-from-start",
+            ("server/align-mixed-batches", NOTHING),
         ),
         "miles": (
             "launch/arguments",
@@ -46,7 +47,20 @@ FEATURE_BINDINGS: dict[str, dict[str, tuple[Need, ...]]] = {
 
 #: Feature slug to upstream to a setting to what is put in while that setting is on, besides the
 #: above, whether the feature is native there or injected.
-SETTING_BINDINGS: dict[str, dict[str, dict[str, tuple[Need, ...]]]] = {}
+#: A setting that is left at None is offered: its bindings are put in where the tree has known
+#: shapes of all their targets, and the plan says where it has not. Those that look at the rows of
+#: a finished request wrap each other in this order, the last one outermost.
+SETTING_BINDINGS: dict[str, dict[str, dict[str, tuple[Need, ...]]]] = {
+    "delta-router-replay": {
+        "sglang": {
+            "keep_rows_on_retraction": (
+                ("server/keep-rows", "server/keep-rows-of-batch"),
+                ("server/give-back-rows", "server/give-back-rows-in-mixin"),
+            ),
+            "compact_wire": (("server/encode-rows", "server/encode-rows-in-mixin"),),
+        },
+    },
+}
 
 #: Hook to the bindings through which Miles calls it: what a feature of somebody else's plugin,
 #: for which there is no probe here, needs.
