@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from miles_periodic.compat import environment as surroundings
-from miles_periodic.compat.catalog import HOOK_BINDINGS, names_for_hooks, names_for_settings
+from miles_periodic.compat.catalog import (
+    HOOK_BINDINGS,
+    names_for_hooks,
+    names_for_settings,
+    upstream_of_hook,
+)
 from miles_periodic.compat.drift import with_known_shapes, without_known_shape
 from miles_periodic.compat.probes import PROBES, Probe
 from miles_periodic.compat.tree import Tree
@@ -180,11 +186,14 @@ def make_plan(
 
 
 def _probes_of(feature: type[Feature]) -> Mapping[str, Probe]:
-    """The probes of a feature; for one of somebody else's plugin, what its hooks need of Miles."""
+    """The probes of a feature; for one of somebody else's plugin, what its hooks need."""
     if feature.slug in PROBES:
         return PROBES[feature.slug]
-    hooks = [hook for hook in HOOK_BINDINGS if hasattr(feature, hook)]
-    return {"miles": lambda tree: _by_hooks(hooks, tree)}
+    called_by: dict[str, list[str]] = {}
+    for hook in HOOK_BINDINGS:
+        if hasattr(feature, hook):
+            called_by.setdefault(upstream_of_hook(hook), []).append(hook)
+    return {u: partial(_by_hooks, hooks) for u, hooks in (called_by or {"miles": []}).items()}
 
 
 def _in_order(probes: Mapping[str, Probe]) -> list[tuple[str, Probe]]:

@@ -33,6 +33,7 @@ __all__ = [
     "names_for_hooks",
     "names_for_settings",
     "targets_of",
+    "upstream_of_hook",
 ]
 
 BINDINGS: dict[str, Binding] = {
@@ -67,9 +68,14 @@ def names_for_settings(
 
 
 def names_for_hooks(hooks: Sequence[str], tree: Tree) -> tuple[str, ...]:
-    """The names of the bindings through which Miles calls those hooks."""
+    """The names of the bindings through which the tree's upstream calls those hooks."""
     needs = [need for hook in hooks for need in HOOK_BINDINGS[hook]]
-    return _chosen((*needs, *ALWAYS["miles"]), tree)
+    return _chosen((*needs, *ALWAYS.get(tree.upstream, ())), tree)
+
+
+def upstream_of_hook(hook: str) -> str:
+    """The upstream whose processes call a hook."""
+    return BINDINGS[every_name(HOOK_BINDINGS[hook])[0]].upstream
 
 
 def every_name(needs: Iterable[Need]) -> tuple[str, ...]:

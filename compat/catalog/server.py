@@ -1,4 +1,8 @@
-"""What the servers bind: the routes of a request."""
+"""What the servers bind: the routes of a request.
+
+Bindings around one target are applied in this order: the last one is outermost, and sees what the
+others made. Rows are encoded when nobody wants to look into them any more.
+"""
 
 from __future__ import annotations
 

@@ -142,4 +142,4 @@ def test_bytes_of_rows_do_not_count_the_header():
     "text", ["", "!" * 40, "ä" * 30, text_of(np.frombuffer(changed(BLOB, 4, 9), np.uint8))]
 )
 def test_counting_rows_of_what_cannot_be_read_raises_nothing(text):
-    assert not num_rows(text, 3, 2) or decode(text, 3, 2) is not None
+    assert num_rows(text, 3, 2) in (None, 0, 1)
