@@ -192,8 +192,9 @@ def _in_order(probes: Mapping[str, Probe]) -> list[tuple[str, Probe]]:
 def _settings_on(
     feature: type[Feature], settings: Mapping[str, FeatureSettings]
 ) -> tuple[str, ...]:
+    """A number is on also where it is 0: it bounds something."""
     chosen = settings.get(feature.slug) or feature.settings_model()
-    return tuple(name for name, value in chosen if value)
+    return tuple(name for name, value in chosen if value or value == 0 and value is not False)
 
 
 def _by_hooks(hooks: Sequence[str], tree: Tree) -> Decision:

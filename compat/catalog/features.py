@@ -16,6 +16,15 @@ ALWAYS: dict[str, tuple[Need, ...]] = {"miles": ("launch/muster",)}
 
 _REQUEST = ("rollout/scope", "rollout/refactored-scope", "rollout/request")
 
+#: A rollout's start and answers, and the step that it is logged in.
+_SEEN = (
+    "rollout/start",
+    "rollout/refactored-start",
+    "rollout/traffic",
+    ("rollout/logged-step", "rollout/main-logged-step"),
+)
+_CANCELLED = ("rollout/cancellable", "rollout/refactored-cancellable", "rollout/group")
+
 #: Feature slug to upstream to what an `Inject` there puts in.
 FEATURE_BINDINGS: dict[str, dict[str, tuple[Need, ...]]] = {
     "delta-router-replay": {
@@ -32,7 +41,7 @@ FEATURE_BINDINGS: dict[str, dict[str, tuple[Need, ...]]] = {
         ),
     },
     "kv-preservation": {
-        "miles": ("launch/arguments", *_REQUEST),
+        "miles": ("launch/arguments", *_REQUEST, *_SEEN),
     },
     "cost-aware-packing": {
         "miles": (
@@ -46,7 +55,19 @@ FEATURE_BINDINGS: dict[str, dict[str, tuple[Need, ...]]] = {
 
 #: Feature slug to upstream to a setting to what is put in while that setting is on, besides the
 #: above, whether the feature is native there or injected.
-SETTING_BINDINGS: dict[str, dict[str, dict[str, tuple[Need, ...]]]] = {}
+SETTING_BINDINGS: dict[str, dict[str, dict[str, tuple[Need, ...]]]] = {
+    "kv-preservation": {
+        "miles": {
+            "pause_in_place": (
+                "weights/colocated",
+                ("weights/fsdp", "weights/experimental-fsdp", NOTHING),
+                "weights/request",
+                "weights/pause",
+            ),
+            "max_off_policy_steps": _CANCELLED,
+        },
+    },
+}
 
 #: Hook to the bindings through which Miles calls it: what a feature of somebody else's plugin,
 #: for which there is no probe here, needs.
@@ -61,5 +82,8 @@ HOOK_BINDINGS: dict[str, tuple[Need, ...]] = {
         "rollout/routed-experts",
     ),
     "routed_experts_for_training": ("training/routed-experts",),
+    "rollout_response": (*_REQUEST, *_SEEN),
+    "rollout_verdict": (*_REQUEST, *_SEEN, *_CANCELLED),
+    "rollout_step_metrics": (*_REQUEST, *_SEEN),
     "split_train_batch": ("training/split", "training/plan", "training/micro-batches"),
 }
