@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -130,8 +130,7 @@ class _Question:
     slug: str
     upstream: str
     probe: Probe
-    settings_on: tuple[str, ...]
-    settings_open: tuple[str, ...]
+    settings: FeatureSettings
     accept_drift: bool
 
 
@@ -157,17 +156,10 @@ def make_plan(
     slugs = [feature.slug for feature in features]
     check_slugs("--plugins", on, slugs)
     check_slugs("--accept-drift", accept_drift, slugs)
-    chosen = settings or {}
     questions = [
-        _Question(
-            feature.slug,
-            upstream,
-            probe,
-            _settings(feature, chosen, bool),
-            _settings(feature, chosen, lambda value: value is None),
-            feature.slug in accept_drift,
-        )
+        _Question(feature.slug, upstream, probe, chosen, feature.slug in accept_drift)
         for feature in features
+        for chosen in [(settings or {}).get(feature.slug) or feature.settings_model()]
         for upstream, probe in _in_order(_probes_of(feature))
     ]
     rows = [
@@ -198,15 +190,6 @@ def _probes_of(feature: type[Feature]) -> Mapping[str, Probe]:
 
 def _in_order(probes: Mapping[str, Probe]) -> list[tuple[str, Probe]]:
     return [(upstream, probes[upstream]) for upstream in UPSTREAMS if upstream in probes]
-
-
-def _settings(
-    feature: type[Feature],
-    settings: Mapping[str, FeatureSettings],
-    wanted: Callable[[Any], bool],
-) -> tuple[str, ...]:
-    chosen = settings.get(feature.slug) or feature.settings_model()
-    return tuple(name for name, value in chosen if wanted(value))
 
 
 def _by_hooks(hooks: Sequence[str], tree: Tree) -> Decision:
@@ -249,7 +232,7 @@ def _with_settings(decision: Decision, question: _Question, tree: Tree) -> Decis
         return decision
     offered, without = _offered(question, tree)
     names = names_for_settings(
-        question.slug, question.upstream, (*question.settings_on, *offered), tree
+        question.slug, question.upstream, (*question.settings.names_on(), *offered), tree
     )
     put_in = (f"settings put in {', '.join(names)}",) if names else ()
     reason = "; ".join((decision.reason, *put_in, *without))
@@ -262,7 +245,7 @@ def _with_settings(decision: Decision, question: _Question, tree: Tree) -> Decis
 def _offered(question: _Question, tree: Tree) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The settings that are left open and can be had, and a clause for each that cannot."""
     offered, without = [], []
-    for setting in question.settings_open:
+    for setting in question.settings.names_left_open():
         names = names_for_settings(question.slug, question.upstream, (setting,), tree)
         unknown = without_known_shape(names, tree)
         if unknown:

@@ -16,6 +16,15 @@ ALWAYS: dict[str, tuple[Need, ...]] = {"miles": ("launch/muster",)}
 
 _REQUEST = ("rollout/scope", "rollout/refactored-scope", "rollout/request")
 
+#: A rollout's start and answers, and the step that it is logged in.
+_SEEN = (
+    "rollout/start",
+    "rollout/refactored-start",
+    "rollout/traffic",
+    ("rollout/logged-step", "rollout/main-logged-step"),
+)
+_CANCELLED = ("rollout/cancellable", "rollout/refactored-cancellable", "rollout/group")
+
 #: Feature slug to upstream to what an `Inject` there puts in.
 FEATURE_BINDINGS: dict[str, dict[str, tuple[Need, ...]]] = {
     "delta-router-replay": {
@@ -33,7 +42,7 @@ FEATURE_BINDINGS: dict[str, dict[str, tuple[Need, ...]]] = {
         ),
     },
     "kv-preservation": {
-        "miles": ("launch/arguments", *_REQUEST),
+        "miles": ("launch/arguments", *_REQUEST, *_SEEN),
     },
     "cost-aware-packing": {
         "miles": (
@@ -59,6 +68,17 @@ SETTING_BINDINGS: dict[str, dict[str, dict[str, tuple[Need, ...]]]] = {
             "compact_wire": (("server/encode-rows", "server/encode-rows-in-mixin"),),
         },
     },
+    "kv-preservation": {
+        "miles": {
+            "pause_in_place": (
+                "weights/colocated",
+                ("weights/fsdp", "weights/experimental-fsdp", NOTHING),
+                "weights/request",
+                "weights/pause",
+            ),
+            "max_off_policy_steps": _CANCELLED,
+        },
+    },
 }
 
 #: Hook to the bindings, all on one upstream, through which it is called: what a feature of
@@ -75,5 +95,8 @@ HOOK_BINDINGS: dict[str, tuple[Need, ...]] = {
     ),
     "routed_experts_on_the_wire": (("server/encode-rows", "server/encode-rows-in-mixin"),),
     "routed_experts_for_training": ("training/routed-experts",),
+    "rollout_response": (*_REQUEST, *_SEEN),
+    "rollout_verdict": (*_REQUEST, *_SEEN, *_CANCELLED),
+    "rollout_step_metrics": (*_REQUEST, *_SEEN),
     "split_train_batch": ("training/split", "training/plan", "training/micro-batches"),
 }

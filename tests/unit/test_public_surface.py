@@ -38,6 +38,9 @@ def test_the_hooks_are_these():
     assert sorted(vars(build_manager([]).hook)) == [
         "complete_arguments",
         "generate_request_fields",
+        "rollout_response",
+        "rollout_step_metrics",
+        "rollout_verdict",
         "routed_experts_for_training",
         "routed_experts_of_response",
         "routed_experts_on_the_wire",
@@ -66,7 +69,7 @@ def test_the_features_and_their_settings_are_these():
             "max_constant_run",
             "prove_round_trip",
         ],
-        "kv-preservation": ["pause_in_place", "prove_salt", "salt"],
+        "kv-preservation": ["max_off_policy_steps", "pause_in_place", "prove_salt", "salt"],
     }
 
 
