@@ -3,12 +3,13 @@
 import inspect
 from pathlib import Path
 
-from miles_periodic.hooks import launching, rollout, routing, training
+from miles_periodic.hooks import launching, rollout, routing, serving, training
 
 TITLES = {
     launching: "Launching: the driver",
     rollout: "Rollout: the processes that talk to the servers",
     routing: "Routing: which server and rank answers",
+    serving: "Serving: the servers' schedulers",
     training: "Training: who trains on what",
 }
 HEAD = """# Hooks

@@ -10,7 +10,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -36,9 +36,12 @@ run_router(SimpleNamespace(
 """
 #: One open request is worth one token here: what decides is the prefix.
 SETTINGS = {"queue_weight": 1.0, "kv_weight": 1.0, "load_weight": 1.0}
+FLAGS = ("--max-total-tokens", "16384")
 NUM_CONVERSATIONS, NUM_TURNS, NUM_NEW_TOKENS, NUM_TOOL_TOKENS = 4, 6, 8, 12
 #: Requests of one round start one after the other, all before the first of them is answered.
 STAGGER_SECONDS = 0.02
+#: By then several readings of the servers are over.
+SETTLED_SECONDS = 5
 UP_SECONDS = 60
 
 
@@ -48,7 +51,7 @@ def servers(tmp_path_factory):
     tiny_model.write(folder / "model")
     setup = ServerSetup(
         folder / "model",
-        flags=("--max-total-tokens", "16384", "--weight-version", "1"),
+        flags=(*FLAGS, "--weight-version", "1"),
         stand_ins=STAND_INS,
     )
     made = [SGLangServer(setup, folder / f"server-{number}.log") for number in range(2)]
@@ -137,6 +140,7 @@ class Conversation:
     cached: list = field(default_factory=list)
     held: list = field(default_factory=list)
     num_refused: int = 0
+    version: str = ""
 
     def turn(self, router):
         sampling = {"max_new_tokens": NUM_NEW_TOKENS, "temperature": 0.0, "ignore_eos": True}
@@ -144,6 +148,7 @@ class Conversation:
         answer = self._until_answered(router, body)
         meta = answer["meta_info"]
         self.cached.append(meta["cached_tokens"])
+        self.version = meta["weight_version"]
         new = [entry[1] for entry in meta["output_token_logprobs"]]
         self.held.append(len(self.tokens) + len(new))
         tool = [(self.tokens[0] + 7 * i) % 400 + 20 for i in range(NUM_TOOL_TOKENS)]
@@ -227,8 +232,30 @@ def test_conversations_of_a_server_that_dies_go_on_on_the_other(servers, tmp_pat
         one_round(router, talks, 2)
         moved = [each for each in talks if not each.found[-1]]
         assert 0 < len(moved) < NUM_CONVERSATIONS
-        # One refusal says that the server is gone; requests already on their way may add theirs.
-        assert 1 <= sum(each.num_refused for each in talks) <= len(moved)
+        # A reading, or the first request that fails, says that the server is gone.
+        assert sum(each.num_refused for each in talks) <= len(moved)
         one_round(router, talks, 3)
         assert all(each.found[-1] for each in talks)
         assert all(len(each.cached) == 4 for each in talks)
+
+
+def versions_answering(router, seed):
+    """The weight versions of the servers that answer four new conversations at once."""
+    talks = conversations(seed)
+    talk(router, talks, num_turns=1)
+    return {each.version for each in talks}
+
+
+def test_a_recovered_server_gets_requests_again_once_it_has_the_current_weights(servers, tmp_path):
+    dead, alive = servers
+    recovered = SGLangServer(replace(dead.setup, flags=FLAGS), tmp_path / "recovered.log")
+    recovered.port, recovered.url = dead.port, dead.url
+    dead.stop()
+    with Router(servers, tmp_path / "router.log", with_feature=True) as router, recovered:
+        assert versions_answering(router, 5) == {"1"}
+        time.sleep(SETTLED_SECONDS)
+        assert versions_answering(router, 6) == {"1"}
+        recovered.post("/update_weight_version", new_version="1", abort_all_requests=False)
+        time.sleep(SETTLED_SECONDS)
+        alive.post("/update_weight_version", new_version="0", abort_all_requests=False)
+        assert versions_answering(router, 7) == {"0", "1"}

@@ -45,8 +45,12 @@ def test_the_hooks_are_these():
         "generate_request_fields",
         "request_answered",
         "request_routed",
+        "rollout_response",
+        "rollout_step_metrics",
+        "rollout_verdict",
         "routed_experts_for_training",
         "routed_experts_of_response",
+        "routed_experts_on_the_wire",
         "routing_key",
         "server_for_request",
         "server_proofs",
@@ -61,6 +65,7 @@ def test_the_hooks_that_only_one_feature_may_answer_are_these():
         "expected_prefix_tokens",
         "routed_experts_for_training",
         "routed_experts_of_response",
+        "routed_experts_on_the_wire",
         "routing_key",
         "server_for_request",
         "split_train_batch",
@@ -70,7 +75,14 @@ def test_the_hooks_that_only_one_feature_may_answer_are_these():
 def test_the_features_and_their_settings_are_these():
     assert {f.slug: sorted(f.settings_model.model_fields) for f in features()} == {
         "cost-aware-packing": ["recompute", "seed", "time_budget_seconds"],
-        "delta-router-replay": ["max_constant_run", "prove_round_trip"],
+        "delta-router-replay": [
+            "check_capture_buffer",
+            "compact_wire",
+            "keep_rows_on_retraction",
+            "max_constant_run",
+            "prove_round_trip",
+        ],
+        "kv-preservation": ["max_off_policy_steps", "pause_in_place", "prove_salt", "salt"],
         "request-routing": [
             "block_tokens",
             "index_tokens",
@@ -84,7 +96,6 @@ def test_the_features_and_their_settings_are_these():
             "sticky_keys",
             "sticky_ranks",
         ],
-        "kv-preservation": ["pause_in_place", "prove_salt", "salt"],
     }
 
 
