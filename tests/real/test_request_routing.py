@@ -1,11 +1,7 @@
 """Miles's own router process before two real servers: which turns find their prefix there."""
 
 import json
-import os
 import random
-import signal
-import subprocess
-import sys
 import threading
 import time
 import urllib.error
@@ -16,24 +12,14 @@ import pytest
 
 from miles_periodic.compat.catalog import BINDINGS
 from miles_periodic.compat.cpu import tiny_model
-from miles_periodic.compat.cpu.sglang_server import ServerSetup, SGLangServer, free_port
-from miles_periodic.compat.manifest import FeatureReference, RunManifest
-from miles_periodic.compat.roll_call.server import RollCallServer
+from miles_periodic.compat.cpu.miles_router import MilesRouterProcess, RouterSetup
+from miles_periodic.compat.cpu.sglang_server import ServerSetup, SGLangServer
+from miles_periodic.compat.manifest import FeatureReference
 from miles_periodic.plugins.request_routing.sticky import key_of
 
 pytestmark = pytest.mark.real
 
 STAND_INS = "miles_periodic.compat.cpu.catalog:STAND_INS"
-ROUTER = """
-import sys
-from types import SimpleNamespace
-from miles.router.router import run_router
-run_router(SimpleNamespace(
-    sglang_router_ip="127.0.0.1", sglang_router_port=int(sys.argv[1]),
-    miles_router_max_connections=32, miles_router_timeout=60.0, miles_router_middleware_paths=[],
-    rollout_health_check_interval=30.0, miles_router_health_check_failure_threshold=3,
-))
-"""
 #: One open request is worth one token here: what decides is the prefix.
 SETTINGS = {"queue_weight": 1.0, "kv_weight": 1.0, "load_weight": 1.0}
 FLAGS = ("--max-total-tokens", "16384")
@@ -42,7 +28,6 @@ NUM_CONVERSATIONS, NUM_TURNS, NUM_NEW_TOKENS, NUM_TOOL_TOKENS = 4, 6, 8, 12
 STAGGER_SECONDS = 0.02
 #: By then several readings of the servers are over.
 SETTLED_SECONDS = 5
-UP_SECONDS = 60
 
 
 @pytest.fixture(scope="module")
@@ -66,62 +51,13 @@ def servers(tmp_path_factory):
             server.stop()
 
 
-class Router:
-    """The wheel's router process under a roll call, before some servers."""
-
-    def __init__(self, servers, log, with_feature):
-        names = ("routing/request", "routing/server") if with_feature else ()
-        self.notices = []
-        self.roll_call = RollCallServer(
-            [BINDINGS[name] for name in names],
-            run_id=f"router-{os.getpid()}-{time.monotonic_ns()}",
-            notify=self.notices.append,
-        )
-        self.servers, self.log = servers, log
-        path = "miles_periodic.plugins.request_routing.feature:RequestRouting"
-        reference = FeatureReference("request-routing", path, SETTINGS)
-        self.features = (reference,) if with_feature else ()
-        self.port = free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
-
-    def __enter__(self):
-        self.roll_call.__enter__()
-        manifest = RunManifest(
-            self.roll_call.run_id,
-            self.roll_call.address,
-            self.roll_call.token,
-            features=self.features,
-            bindings=self.roll_call.roll.bindings,
-            ends_with_launcher=True,
-        )
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-c", ROUTER, str(self.port)],
-                env={**os.environ, **manifest.environment()},
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-        self._wait()
-        for server in self.servers:
-            post(f"{self.url}/add_worker?url={server.url}", {})
-        return self
-
-    def _wait(self):
-        end = time.monotonic() + UP_SECONDS
-        while self.process.poll() is None and time.monotonic() < end:
-            try:
-                with urllib.request.urlopen(f"{self.url}/list_workers", timeout=5):
-                    return
-            except OSError:
-                time.sleep(0.2)
-        pytest.fail(f"the router did not come up: {self.log.read_text()}")
-
-    def __exit__(self, *exception):
-        if self.process.poll() is None:
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait(30)
-        self.roll_call.__exit__()
+def router_before(servers, log, with_feature=True):
+    """The wheel's router process before some servers."""
+    path = "miles_periodic.plugins.request_routing.feature:RequestRouting"
+    on = (FeatureReference("request-routing", path, SETTINGS),) if with_feature else ()
+    names = ("routing/request", "routing/server") if with_feature else ()
+    bindings = [BINDINGS[name] for name in names]
+    return MilesRouterProcess(RouterSetup([s.url for s in servers], bindings, on), log)
 
 
 def post(url, body, key=None):
@@ -195,7 +131,7 @@ def talk(router, talks, num_turns=NUM_TURNS):
 
 
 def test_without_the_feature_turns_miss_their_prefix(servers, tmp_path):
-    with Router(servers, tmp_path / "router.log", with_feature=False) as router:
+    with router_before(servers, tmp_path / "log", with_feature=False) as router:
         found = talk(router, conversations(1))
     print(f"without: {found.count(False)} of {len(found)} turns miss their prefix")
     assert len(found) == NUM_CONVERSATIONS * (NUM_TURNS - 1)
@@ -205,7 +141,7 @@ def test_without_the_feature_turns_miss_their_prefix(servers, tmp_path):
 def test_with_the_feature_every_turn_finds_its_prefix_and_the_router_process_shows_it(
     servers, tmp_path
 ):
-    with Router(servers, tmp_path / "router.log", with_feature=True) as router:
+    with router_before(servers, tmp_path / "log") as router:
         talks = conversations(2)
         assert all(talk(router, talks)), [(each.cached, each.held) for each in talks]
         time.sleep(1.5)
@@ -218,14 +154,14 @@ def test_with_the_feature_every_turn_finds_its_prefix_and_the_router_process_sho
 
 
 def test_one_server_alone_is_said_to_leave_nothing_to_choose(servers, tmp_path):
-    with Router(servers[:1], tmp_path / "router.log", with_feature=True) as router:
+    with router_before(servers[:1], tmp_path / "log") as router:
         conversations(3)[0].turn(router)
         time.sleep(0.5)
         assert [n for n in router.notices if "nothing to choose" in n]
 
 
 def test_conversations_of_a_server_that_dies_go_on_on_the_other(servers, tmp_path):
-    with Router(servers, tmp_path / "router.log", with_feature=True) as router:
+    with router_before(servers, tmp_path / "log") as router:
         talks = conversations(4)
         assert all(talk(router, talks, num_turns=2))
         servers[0].stop()
@@ -251,7 +187,7 @@ def test_a_recovered_server_gets_requests_again_once_it_has_the_current_weights(
     recovered = SGLangServer(replace(dead.setup, flags=FLAGS), tmp_path / "recovered.log")
     recovered.port, recovered.url = dead.port, dead.url
     dead.stop()
-    with Router(servers, tmp_path / "router.log", with_feature=True) as router, recovered:
+    with router_before(servers, tmp_path / "log") as router, recovered:
         assert versions_answering(router, 5) == {"1"}
         time.sleep(SETTLED_SECONDS)
         assert versions_answering(router, 6) == {"1"}

@@ -116,6 +116,7 @@ def test_the_commands_and_their_options_are_these():
         "miles bench": [],
         "miles bench boot": ["--json", "--runs"],
         "miles bench packing": ["--json"],
+        "miles bench request-routing": ["--json", "--rollouts", "--servers"],
     }
 
 
