@@ -8,12 +8,15 @@ import statistics
 import time
 from array import array
 from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Annotated, Any
 
 import typer
 
 from miles_periodic.cli.bench.fleet import Outcome, Rollout, Server, Traffic, simulate
 from miles_periodic.compat.bindings.router_wire import routed_request
+from miles_periodic.compat.bindings.server_watch import ServerWatch
 from miles_periodic.hooks.values import RoutedAnswer, RoutedRequest, ServerState
 from miles_periodic.plugins.request_routing.feature import RequestRouting
 from miles_periodic.plugins.request_routing.sticky import first_by_key, key_of
@@ -89,9 +92,10 @@ class Scores:
         loads = {
             f"{n:04}": (server.read_queue, server.num_open) for n, server in enumerate(servers)
         }
-        began = time.perf_counter()
-        url = choose(self.feature, request, key, loads)
-        self.microseconds.append((time.perf_counter() - began) * 1e6)
+        states = [
+            ServerState(url, queue_depth=queue, load=load) for url, (queue, load) in loads.items()
+        ]
+        url = _timed(self.microseconds, lambda: choose(self.feature, request, key, states))
         self._open[rollout.number] = request
         return int(url)
 
@@ -104,13 +108,13 @@ class Scores:
 
 
 def choose(
-    feature: RequestRouting, request: RoutedRequest, key: str, loads: dict[str, tuple[int, int]]
+    feature: RequestRouting, request: RoutedRequest, key: str, servers: list[ServerState]
 ) -> str:
-    """One decision over servers, given by url with queue depth and open requests."""
-    held = feature.expected_prefix_tokens(request, key, list(loads))
+    """One decision, as the router's adapter takes it; the url of the server."""
+    held = feature.expected_prefix_tokens(request, key, [server.url for server in servers])
     states = [
-        ServerState(url, queue_depth=queue, load=load, prefix_tokens=held[url])
-        for url, (queue, load) in loads.items()
+        replace(server, prefix_tokens=held[server.url]) if held[server.url] else server
+        for server in servers
     ]
     url = feature.server_for_request(request, key, states)
     feature.request_routed(request, key, url)
@@ -120,7 +124,8 @@ def choose(
 def decision_cost(num_tokens: int, num_servers: int, num_runs: int = 40) -> tuple[float, float]:
     """Microseconds of CPU: reading a request's JSON, and choosing for it; medians."""
     feature = RequestRouting()
-    loads = {f"{number:04}": (0, 0) for number in range(num_servers)}
+    counts = {f"http://10.0.0.{number}:30000": 0 for number in range(num_servers)}
+    watch = ServerWatch(SimpleNamespace(worker_request_counts=counts, dead_workers=set()))
     bodies = [
         json.dumps({"input_ids": [(n * 7919 + i) % 150_000 for i in range(num_tokens)]}).encode()
         for n in range(4)
@@ -130,7 +135,8 @@ def decision_cost(num_tokens: int, num_servers: int, num_runs: int = 40) -> tupl
         request = _timed(
             reading, lambda run=run: routed_request("POST", "generate", bodies[run % 4])
         )
-        _timed(choosing, lambda r=request, n=run % 4: choose(feature, r, f"key-{n}", loads))
+        key = f"key-{run % 4}"
+        _timed(choosing, lambda r=request, k=key: choose(feature, r, k, watch.choices()))
     return statistics.median(reading), statistics.median(choosing)
 
 

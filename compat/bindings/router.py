@@ -15,7 +15,7 @@ from miles_periodic.compat.bindings.routing_keys import key_in
 from miles_periodic.compat.bindings.server_watch import ServerWatch
 from miles_periodic.compat.boot import member
 from miles_periodic.hooks.errors import PeriodicError
-from miles_periodic.hooks.values import RoutedAnswer, RoutedRequest
+from miles_periodic.hooks.values import RoutedAnswer, RoutedRequest, ServerState
 
 #: The status under which a request is closed whose client left, or that ended in another way.
 CLIENT_LEFT = 499
@@ -124,7 +124,7 @@ def _chosen(router: Any, in_hand: _InHand) -> str | None:
     asked = {"request": in_hand.request, "rollout_key": in_hand.key}
     urls = [server.url for server in servers]
     held = manager().hook.expected_prefix_tokens(**asked, urls=urls) or {}
-    states = [replace(server, prefix_tokens=held.get(server.url, 0)) for server in servers]
+    states = [_with_prefix(server, held.get(server.url, 0)) for server in servers]
     url = manager().hook.server_for_request(**asked, servers=states)
     if url is not None and url not in urls:
         raise PeriodicError(
@@ -135,6 +135,10 @@ def _chosen(router: Any, in_hand: _InHand) -> str | None:
             remedy="Repair the feature that implements server_for_request.",
         )
     return url
+
+
+def _with_prefix(server: ServerState, num_tokens: int) -> ServerState:
+    return replace(server, prefix_tokens=num_tokens) if num_tokens else server
 
 
 def _say_once(router: Any, text: str) -> None:

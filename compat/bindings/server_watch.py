@@ -15,8 +15,8 @@ READ_TIMEOUT_SECONDS = 5.0
 #: Where releases of the server tell their load, newest first.
 LOAD_PATHS = ("/v1/loads?include=core", "/get_load")
 VERSION_PATH = "/model_info"
-#: In how many readings in a row a server's weights must be behind: an update reaches the servers
-#: one after the other, and no rollout should move for that.
+#: In how many readings in a row a server's weights must be behind by number: an update reaches the
+#: servers one after the other, and no rollout should move for that.
 READINGS_BEHIND = 3
 
 
@@ -26,6 +26,7 @@ class _Reading:
 
     state: ServerState
     load_path: str = LOAD_PATHS[0]
+    has_answered: bool = False
     is_down: bool = False
     num_behind: int = 0
 
@@ -43,13 +44,15 @@ class ServerWatch:
         """The servers that can be chosen, by url; empty where none can.
 
         Those that the router took for dead stay out; those that failed here, until they answer;
-        those whose weights are behind, as long as others are not.
+        those that joined later, until they were read; those whose weights are behind, as long as
+        others are not.
         """
         counts = self.router.worker_request_counts
         alive = [url for url in sorted(counts) if url not in self.router.dead_workers]
         up = [url for url in alive if not self._reading(url).is_down]
-        current = [url for url in up if self._reading(url).num_behind < READINGS_BEHIND]
-        return [replace(self._reading(url).state, load=counts[url]) for url in current or up]
+        known = [url for url in up if self._reading(url).has_answered] or up
+        current = [url for url in known if self._reading(url).num_behind < READINGS_BEHIND]
+        return [replace(self._reading(url).state, load=counts[url]) for url in current or known]
 
     def _reading(self, url: str) -> _Reading:
         if url not in self._readings:
@@ -92,11 +95,14 @@ class ServerWatch:
             version = (await client.get(url + VERSION_PATH)).json().get("weight_version")
         except httpx.TimeoutException:
             return
-        except (httpx.TransportError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except httpx.TransportError as error:
             reading.is_down = reading.is_down or self.is_unreachable(error)
             return
+        except (ValueError, KeyError, TypeError, AttributeError):
+            reading.has_answered = True
+            return
         reading.state = ServerState(url, **load, weight_version=version and str(version))
-        reading.is_down = False
+        reading.has_answered, reading.is_down = True, False
 
     async def _load(self, client: Any, url: str, reading: _Reading) -> Mapping[str, Any]:
         """The load under the first path that the server knows, which is then kept."""
@@ -111,7 +117,9 @@ class ServerWatch:
         versions = {u: r.state.weight_version for u, r in self._readings.items() if not r.is_down}
         behind = urls_behind(versions)
         for url, reading in self._readings.items():
-            reading.num_behind = reading.num_behind + 1 if url in behind else 0
+            # An update never takes a number away: without one, the server was started anew.
+            step = 1 if is_number(versions.get(url)) else READINGS_BEHIND
+            reading.num_behind = reading.num_behind + step if url in behind else 0
 
 
 def load_in(reported: Any) -> dict[str, Any]:
@@ -147,4 +155,9 @@ def urls_behind(versions: Mapping[str, str | None]) -> set[str]:
 
 
 def _number(version: str) -> int:
-    return int(version) if version.isascii() and version.isdecimal() else -1
+    return int(version) if is_number(version) else -1
+
+
+def is_number(version: str | None) -> bool:
+    """Whether a weight version is one that an update set."""
+    return version is not None and version.isascii() and version.isdecimal()

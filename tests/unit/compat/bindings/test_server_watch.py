@@ -117,14 +117,23 @@ def test_a_server_that_the_router_took_for_dead_stays_out(servers):
 
 def test_a_recovered_engine_without_the_current_weights_gets_no_request(servers):
     servers.versions = {A: "7", B: "default"}
-    assert servers.read(READINGS_BEHIND) == [A]
+    assert servers.read() == [A]
     servers.versions[B] = "7"
     assert servers.read() == [A, B]
 
 
-def test_an_update_under_way_moves_nobody(servers):
+def test_an_update_under_way_moves_nobody_and_one_that_missed_a_server_leaves_it_out(servers):
     servers.versions = {A: "8", B: "7"}
     assert servers.read(READINGS_BEHIND - 1) == [A, B]
+    assert servers.read() == [A]
+
+
+def test_a_server_that_joins_is_read_before_it_can_be_chosen(servers):
+    del servers.router.worker_request_counts[B]
+    servers.read()
+    servers.router.worker_request_counts[B] = 0
+    assert [server.url for server in servers.watch.choices()] == [A]
+    assert servers.read() == [A, B]
 
 
 def test_where_no_server_is_left_the_router_chooses(servers):
