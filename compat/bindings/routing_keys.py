@@ -18,9 +18,10 @@ from miles_periodic.hooks.values import RolloutState
 HEADER = "X-SMG-Routing-Key"
 
 _REQUEST = "sglang.srt.managers.io_struct:GenerateReqInput"
-#: The field of a request that chooses a rank, by its names in releases, newest first.
+#: The field of a request that chooses a rank, under its names in releases, newest first.
 RANK_FIELDS = ("routed_dp_rank", "data_parallel_rank")
-_PREFILL_RANK = "disagg_prefill_dp_rank"
+#: The rank of the prefill server, as the decode server is told it.
+PREFILL_RANK = "disagg_prefill_dp_rank"
 
 
 def for_rollout(wrapped, instance, args, kwargs):
@@ -77,12 +78,16 @@ def _key(identity: str, kind: str, client_key: str | None = None) -> str | None:
 
 
 def _rank_fields(rollout: RolloutState, arguments: Mapping[str, Any]) -> dict[str, int]:
-    """The fields that put a rollout on one rank of whichever server it goes to."""
+    """The fields that put a rollout on one rank of whichever server it goes to.
+
+    Behind the Rust router under every name that the server takes: the router drops fields that it
+    does not know, and of these names it knows the older one.
+    """
     num_ranks = arguments.get("sglang_dp_size") or 1
-    field = rank_field() if num_ranks > 1 and not _ranks_are_chosen(arguments) else None
-    if field is None:
-        return {}
-    rank = manager().hook.data_parallel_rank(rollout=rollout, num_ranks=num_ranks)
+    names = _names_of_the_rank() if num_ranks > 1 and not _ranks_are_chosen(arguments) else ()
+    rank = (
+        manager().hook.data_parallel_rank(rollout=rollout, num_ranks=num_ranks) if names else None
+    )
     if rank is None:
         return {}
     if not 0 <= rank < num_ranks:
@@ -93,9 +98,14 @@ def _rank_fields(rollout: RolloutState, arguments: Mapping[str, Any]) -> dict[st
             found=repr(rank),
             remedy="Repair the feature that implements data_parallel_rank.",
         )
+    names = _names_of_the_rank()[: 1 if arguments.get("use_miles_router") else None]
     if arguments.get("prefill_num_servers"):
-        return {field: rank, _PREFILL_RANK: rank}
-    return {field: rank}
+        names = (*names, *(name for name in declared_fields() if name == PREFILL_RANK))
+    return dict.fromkeys(names, rank)
+
+
+def _names_of_the_rank() -> tuple[str, ...]:
+    return tuple(name for name in RANK_FIELDS if name in declared_fields())
 
 
 def _ranks_are_chosen(arguments: Mapping[str, Any]) -> bool:
@@ -104,11 +114,11 @@ def _ranks_are_chosen(arguments: Mapping[str, Any]) -> bool:
 
 
 @lru_cache(maxsize=1)
-def rank_field() -> str | None:
-    """The field by which the installed server takes a rank, or None."""
+def declared_fields() -> tuple[str, ...]:
+    """The fields of a `/generate` request that the installed server declares."""
     tree = Tree.installed("sglang")
     found = tree.find(_REQUEST) if tree else None
     if found is None:
-        return None
-    fields = [ast.unparse(part.target) for part in found[1].body if isinstance(part, ast.AnnAssign)]
-    return next((name for name in RANK_FIELDS if name in fields), None)
+        return ()
+    declared = [part for part in found[1].body if isinstance(part, ast.AnnAssign)]
+    return tuple(ast.unparse(part.target) for part in declared)

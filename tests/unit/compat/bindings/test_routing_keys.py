@@ -32,7 +32,8 @@ def features(monkeypatch):
         monkeypatch.setattr(routing_keys, "manager", lambda: manager)
 
     turn_on(RequestRouting())
-    monkeypatch.setattr(routing_keys, "rank_field", lambda: "routed_dp_rank")
+    fields = ("text", "data_parallel_rank", "disagg_prefill_dp_rank", "routed_dp_rank")
+    monkeypatch.setattr(routing_keys, "declared_fields", lambda: fields)
     return turn_on
 
 
@@ -91,18 +92,30 @@ def test_requests_elsewhere_and_outside_of_a_rollout_pass_untouched():
 
 
 def ranks(**arguments):
-    (_, payload, _), *_ = sent = rollout((URL, {"text": "a"}, None), (URL, {}, None), **arguments)
-    assert len({request.get("routed_dp_rank") for _, request, _ in sent}) == 1
-    return {name: value for name, value in payload.items() if name != "text"}
+    """The fields that a request gets besides its own; the same over both turns."""
+    (_, one, _), (_, other, _) = rollout((URL, {}, None), (URL, {}, None), **arguments)
+    assert one == other
+    return one
 
 
 def test_a_rollout_stays_on_one_rank():
-    assert ranks(sglang_dp_size=4)["routed_dp_rank"] in range(4)
+    fields = ranks(sglang_dp_size=4, use_miles_router=True)
+    assert list(fields) == ["routed_dp_rank"] and fields["routed_dp_rank"] in range(4)
+
+
+def test_behind_the_rust_router_the_rank_goes_under_every_name_that_the_server_takes():
+    fields = ranks(sglang_dp_size=4)
+    assert set(fields) == set(routing_keys.RANK_FIELDS) and len(set(fields.values())) == 1
 
 
 def test_under_prefill_servers_the_decode_server_is_told_the_rank_of_the_prefill():
     fields = ranks(sglang_dp_size=4, prefill_num_servers=1)
-    assert fields["disagg_prefill_dp_rank"] == fields["routed_dp_rank"]
+    assert fields[routing_keys.PREFILL_RANK] == fields["routed_dp_rank"]
+
+
+def test_a_server_that_takes_no_rank_is_sent_none(monkeypatch):
+    monkeypatch.setattr(routing_keys, "declared_fields", lambda: ("text",))
+    assert ranks(sglang_dp_size=4, prefill_num_servers=1) == {}
 
 
 @pytest.mark.parametrize(
@@ -129,16 +142,15 @@ def test_a_rank_that_no_server_has_is_refused(features):
         rollout((URL, {}, None), sglang_dp_size=4)
 
 
-@pytest.mark.parametrize("name", routing_keys.RANK_FIELDS)
-def test_the_rank_is_sent_under_the_name_that_the_installed_server_has(name, tmp_path, monkeypatch):
+def test_the_fields_are_those_of_the_installed_server(tmp_path, monkeypatch):
     monkeypatch.undo()
     source = tmp_path / "sglang/srt/managers/io_struct.py"
     source.parent.mkdir(parents=True)
-    source.write_text(f"class GenerateReqInput:\n    text: str\n    {name}: int\n")
+    source.write_text("class GenerateReqInput:\n    text: str\n    routed_dp_rank: int = None\n")
     monkeypatch.setattr(Tree, "installed", lambda upstream: Tree.at(upstream, tmp_path))
-    routing_keys.rank_field.cache_clear()
-    assert routing_keys.rank_field() == name
-    routing_keys.rank_field.cache_clear()
+    routing_keys.declared_fields.cache_clear()
+    assert routing_keys.declared_fields() == ("text", "routed_dp_rank")
+    routing_keys.declared_fields.cache_clear()
 
 
 def chat(session, headers, named=None):
