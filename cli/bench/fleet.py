@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 PREFILL_TOKENS_PER_SECOND = 20_000.0
 DECODE_TOKENS_PER_SECOND = 60.0
 MAX_RUNNING = 64
-READ_INTERVAL_SECONDS = 1.0
+READ_INTERVAL_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)

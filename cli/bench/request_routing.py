@@ -125,7 +125,7 @@ def decision_cost(num_tokens: int, num_servers: int, num_runs: int = 40) -> tupl
     """Microseconds of CPU: reading a request's JSON, and choosing for it; medians."""
     feature = RequestRouting()
     counts = {f"http://10.0.0.{number}:30000": 0 for number in range(num_servers)}
-    watch = ServerWatch(SimpleNamespace(worker_request_counts=counts, dead_workers=set()))
+    watch = ServerWatch(SimpleNamespace(worker_request_counts=counts, dead_workers=set()), print)
     bodies = [
         json.dumps({"input_ids": [(n * 7919 + i) % 150_000 for i in range(num_tokens)]}).encode()
         for n in range(4)

@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from miles_periodic.compat.bindings.features import manager
 from miles_periodic.compat.bindings.router_wire import answer_of, routed_request
@@ -31,14 +30,15 @@ class _InHand:
 
 
 _in_hand: ContextVar[_InHand | None] = ContextVar("miles_periodic_in_hand", default=None)
-_watches: WeakKeyDictionary[Any, ServerWatch] = WeakKeyDictionary()
+#: One per router, by its identity: a process has one router, and keeps it.
+_watches: dict[int, ServerWatch] = {}
 
 
 def watch_of(router: Any) -> ServerWatch:
     """What is known of a router's servers; reading them starts with the first request."""
-    if router not in _watches:
-        _watches[router] = ServerWatch(router)
-    return _watches[router]
+    if id(router) not in _watches:
+        _watches[id(router)] = ServerWatch(router, lambda text: member().notice(text))
+    return _watches[id(router)]
 
 
 def observe(wrapped, instance, args, kwargs):
@@ -116,7 +116,8 @@ def choose(wrapped, instance, args, kwargs):
 def _chosen(router: Any, in_hand: _InHand) -> str | None:
     """The url that the features choose, or None where the router's own choice is made."""
     if len(router.worker_request_counts) < 2:
-        _say_once(router, "request-routing: one server, so that there is nothing to choose")
+        text = "request-routing: one server, so that there is nothing to choose"
+        watch_of(router).say_once(text)
         return None
     servers = watch_of(router).choices()
     if len(servers) < 2:
@@ -139,10 +140,3 @@ def _chosen(router: Any, in_hand: _InHand) -> str | None:
 
 def _with_prefix(server: ServerState, num_tokens: int) -> ServerState:
     return replace(server, prefix_tokens=num_tokens) if num_tokens else server
-
-
-def _say_once(router: Any, text: str) -> None:
-    watch = watch_of(router)
-    if text not in watch.said:
-        watch.said.add(text)
-        member().notice(text)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from miles_periodic.hooks.values import ServerState
 
-READ_INTERVAL_SECONDS = 1.0
+READ_INTERVAL_SECONDS = 2.0
 #: A server that computes answers late; it is not taken for dead, its last load stays.
 READ_TIMEOUT_SECONDS = 5.0
 #: Where releases of the server tell their load, newest first.
@@ -17,7 +17,7 @@ LOAD_PATHS = ("/v1/loads?include=core", "/get_load")
 VERSION_PATH = "/model_info"
 #: In how many readings in a row a server's weights must be behind by number: an update reaches the
 #: servers one after the other, and no rollout should move for that.
-READINGS_BEHIND = 3
+READINGS_BEHIND = 2
 
 
 @dataclass(slots=True)
@@ -31,12 +31,13 @@ class _Reading:
     num_behind: int = 0
 
 
-@dataclass(slots=True, weakref_slot=True)
+@dataclass(slots=True)
 class ServerWatch:
-    """The servers of one router; `said` are the notices that it gave."""
+    """The servers of one router. say: takes a line for the user."""
 
     router: Any
-    said: set[str] = field(default_factory=set)
+    say: Callable[[str], None]
+    _said: set[str] = field(default_factory=set)
     _readings: dict[str, _Reading] = field(default_factory=dict)
     _reader: asyncio.Task | None = None
 
@@ -59,6 +60,12 @@ class ServerWatch:
             self._readings[url] = _Reading(ServerState(url))
         return self._readings[url]
 
+    def say_once(self, text: str) -> None:
+        """Tell the user something that stays true."""
+        if text not in self._said:
+            self._said.add(text)
+            self.say(text)
+
     def failed(self, url: str) -> None:
         """A request could not reach a server."""
         self._reading(url).is_down = True
@@ -78,11 +85,12 @@ class ServerWatch:
     async def _read_on(self) -> None:
         import httpx
 
+        under_way: dict[str, asyncio.Task] = {}
         async with httpx.AsyncClient(timeout=READ_TIMEOUT_SECONDS) as client:
             while True:
-                urls = [u for u in self.router.worker_request_counts]
-                await asyncio.gather(*(self._read(client, url) for url in urls))
-                self._compare_versions()
+                for url in tuple(self.router.worker_request_counts):
+                    if url not in under_way or under_way[url].done():
+                        under_way[url] = asyncio.ensure_future(self._read(client, url))
                 await asyncio.sleep(READ_INTERVAL_SECONDS)
 
     async def _read(self, client: Any, url: str) -> None:
@@ -98,10 +106,12 @@ class ServerWatch:
         except httpx.TransportError as error:
             reading.is_down = reading.is_down or self.is_unreachable(error)
             return
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            self.say_once(f"request-routing: the load of {url} cannot be read: {error!r}")
             reading.has_answered = True
             return
         reading.state = ServerState(url, **load, weight_version=version and str(version))
+        self._count_behind(url, reading)
         reading.has_answered, reading.is_down = True, False
 
     async def _load(self, client: Any, url: str, reading: _Reading) -> Mapping[str, Any]:
@@ -113,13 +123,15 @@ class ServerWatch:
                 return load_in(response.json())
         return {}
 
-    def _compare_versions(self) -> None:
-        versions = {u: r.state.weight_version for u, r in self._readings.items() if not r.is_down}
-        behind = urls_behind(versions)
-        for url, reading in self._readings.items():
-            # An update never takes a number away: without one, the server was started anew.
-            step = 1 if is_number(versions.get(url)) else READINGS_BEHIND
-            reading.num_behind = reading.num_behind + step if url in behind else 0
+    def _count_behind(self, url: str, reading: _Reading) -> None:
+        """Note whether the weights of a server that was just read are older than another's."""
+        others = {u: r.state.weight_version for u, r in self._readings.items() if not r.is_down}
+        if url not in urls_behind({**others, url: reading.state.weight_version}):
+            reading.num_behind = 0
+        elif is_number(reading.state.weight_version):
+            reading.num_behind += 1
+        else:  # An update never takes a number away: the server was started anew.
+            reading.num_behind = READINGS_BEHIND
 
 
 def load_in(reported: Any) -> dict[str, Any]:

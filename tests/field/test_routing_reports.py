@@ -14,7 +14,7 @@ URLS = ("http://trained", "http://recovered")
 def watched(*versions):
     """Who can be chosen after each reading, of two servers that report those weight versions."""
     router = SimpleNamespace(worker_request_counts=dict.fromkeys(URLS, 0), dead_workers=set())
-    watch, chosen = ServerWatch(router), []
+    watch, chosen = ServerWatch(router, print), []
 
     async def read():
         for reported in versions:
@@ -27,7 +27,6 @@ def watched(*versions):
             async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as client:
                 for url in URLS:
                     await watch._read(client, url)
-            watch._compare_versions()
             chosen.append([server.url for server in watch.choices()])
 
     asyncio.run(read())
