@@ -30,6 +30,12 @@ class _Reading:
     is_down: bool = False
     num_behind: int = 0
 
+    def with_load(self, load: int) -> ServerState:
+        """The state with a router's count; of one request to the next few counts differ."""
+        if self.state.load != load:
+            self.state = replace(self.state, load=load)
+        return self.state
+
 
 @dataclass(slots=True)
 class ServerWatch:
@@ -49,11 +55,11 @@ class ServerWatch:
         others are not.
         """
         counts = self.router.worker_request_counts
-        alive = [url for url in sorted(counts) if url not in self.router.dead_workers]
-        up = [url for url in alive if not self._reading(url).is_down]
-        known = [url for url in up if self._reading(url).has_answered] or up
-        current = [url for url in known if self._reading(url).num_behind < READINGS_BEHIND]
-        return [replace(self._reading(url).state, load=counts[url]) for url in current or known]
+        dead = self.router.dead_workers
+        up = {u: r for u in sorted(counts) if u not in dead and not (r := self._reading(u)).is_down}
+        known = {u: r for u, r in up.items() if r.has_answered} or up
+        current = {u: r for u, r in known.items() if r.num_behind < READINGS_BEHIND} or known
+        return [reading.with_load(counts[url]) for url, reading in current.items()]
 
     def _reading(self, url: str) -> _Reading:
         if url not in self._readings:
