@@ -18,6 +18,7 @@ from miles_periodic.hooks.values import RoutedAnswer, RoutedRequest, ServerState
 
 #: The status under which a request is closed whose client left, or that ended in another way.
 CLIENT_LEFT = 499
+ONE_SERVER = "request-routing: one server, so that there is nothing to choose"
 
 
 @dataclass(slots=True)
@@ -53,6 +54,9 @@ def observe(wrapped, instance, args, kwargs):
 
 
 async def _proxied(proxy: Callable[..., Awaitable[dict]], router: Any, args, kwargs) -> dict:
+    if len(router.worker_request_counts) < 2:
+        watch_of(router).say_once(ONE_SERVER)
+        return await proxy(*args, **kwargs)
     call = inspect.signature(proxy).bind(*args, **kwargs)
     incoming, path = call.arguments["request"], call.arguments["path"]
     if call.arguments.get("body") is None:
@@ -115,10 +119,6 @@ def choose(wrapped, instance, args, kwargs):
 
 def _chosen(router: Any, in_hand: _InHand) -> str | None:
     """The url that the features choose, or None where the router's own choice is made."""
-    if len(router.worker_request_counts) < 2:
-        text = "request-routing: one server, so that there is nothing to choose"
-        watch_of(router).say_once(text)
-        return None
     servers = watch_of(router).choices()
     if len(servers) < 2:
         return servers[0].url if servers else None

@@ -119,7 +119,8 @@ def test_one_server_leaves_nothing_to_choose_and_that_is_said_once(ask):
     feature, router = Fixed(B), Router(A)
     ask(feature, router)
     ask(feature, router)
-    assert (feature.seen, len(ask.said)) == ([], 1)
+    assert (feature.seen, feature.told, ask.said) == ([], [], [module.ONE_SERVER])
+    assert router.sent[0] == A
 
 
 def test_a_request_that_does_not_generate_is_the_routers(ask):
