@@ -45,19 +45,20 @@ class ServerWatch:
     say: Callable[[str], None]
     _said: set[str] = field(default_factory=set)
     _readings: dict[str, _Reading] = field(default_factory=dict)
+    _first: frozenset[str] = frozenset()
     _reader: asyncio.Task | None = None
 
     def choices(self) -> list[ServerState]:
         """The servers that can be chosen, by url; empty where none can.
 
         Those that the router took for dead stay out; those that failed here, until they answer;
-        those that joined later, until they were read; those whose weights are behind, as long as
-        others are not.
+        those that joined after the first request, until they were read; those whose weights are
+        behind, as long as others are not.
         """
         counts = self.router.worker_request_counts
         dead = self.router.dead_workers
         up = {u: r for u in sorted(counts) if u not in dead and not (r := self._reading(u)).is_down}
-        known = {u: r for u, r in up.items() if r.has_answered} or up
+        known = {u: r for u, r in up.items() if r.has_answered or u in self._first} or up
         current = {u: r for u, r in known.items() if r.num_behind < READINGS_BEHIND} or known
         return [reading.with_load(counts[url]) for url, reading in current.items()]
 
@@ -85,6 +86,8 @@ class ServerWatch:
 
     def keep_reading(self) -> None:
         """Start reading the servers on this event loop, unless it goes on already."""
+        if self._reader is None:
+            self._first = frozenset(self.router.worker_request_counts)
         if self._reader is None or self._reader.done():
             self._reader = asyncio.get_running_loop().create_task(self._read_on())
 

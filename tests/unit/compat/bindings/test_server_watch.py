@@ -142,6 +142,17 @@ def test_where_no_server_is_left_the_router_chooses(servers):
     assert servers.read() == []
 
 
+def test_servers_that_are_there_from_the_start_need_not_all_be_read_at_once(servers):
+    servers.say[B] = httpx.ReadTimeout("busy")
+
+    async def start():
+        servers.watch.keep_reading()
+        servers.watch._reader.cancel()
+
+    asyncio.run(start())
+    assert servers.read() == [A, B]
+
+
 def test_reading_starts_once_and_goes_on(servers):
     async def start():
         servers.watch.keep_reading()
