@@ -14,7 +14,14 @@ Need = str | tuple[str, ...]
 #: Put in wherever some feature injects something on that upstream.
 ALWAYS: dict[str, tuple[Need, ...]] = {"miles": ("launch/muster",)}
 
-_REQUEST = ("rollout/scope", "rollout/refactored-scope", "rollout/request")
+_REQUEST: tuple[Need, ...] = ("rollout/scope", "rollout/refactored-scope", "rollout/request")
+_ROUTES: tuple[Need, ...] = (
+    *_REQUEST,
+    ("rollout/routed-experts", "rollout/routed-experts-of-tokens"),
+    "rollout/older-decoder",
+    ("rollout/truncate", NOTHING),
+)
+_REPLAY: tuple[Need, ...] = (("training/replay-fill", "training/actor-replay-fill"),)
 
 #: Feature slug to upstream to what an `Inject` there puts in.
 FEATURE_BINDINGS: dict[str, dict[str, tuple[Need, ...]]] = {
@@ -26,9 +33,8 @@ FEATURE_BINDINGS: dict[str, dict[str, tuple[Need, ...]]] = {
         ),
         "miles": (
             "launch/arguments",
-            *_REQUEST,
-            "rollout/routed-experts",
-            "training/routed-experts",
+            *_ROUTES,
+            *_REPLAY,
         ),
     },
     "kv-preservation": {
@@ -55,11 +61,7 @@ HOOK_BINDINGS: dict[str, tuple[Need, ...]] = {
     "server_proofs": _REQUEST,
     "generate_request_fields": _REQUEST,
     "wants_weight_version": _REQUEST,
-    "routed_experts_of_response": (
-        "rollout/scope",
-        "rollout/refactored-scope",
-        "rollout/routed-experts",
-    ),
-    "routed_experts_for_training": ("training/routed-experts",),
+    "routed_experts_of_response": _ROUTES,
+    "routed_experts_for_training": _REPLAY,
     "split_train_batch": ("training/split", "training/plan", "training/micro-batches"),
 }
