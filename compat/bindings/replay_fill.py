@@ -42,13 +42,13 @@ def fill(wrapped, instance, args, kwargs):
     layers = own_layers(call.models, call.arguments["replay_list"])
     micro_batches = call.rows_of_each_micro_batch(routes)
     held = [
-        _held(routes, RankShare(_rank(), number, layers, rows), call.miles_arguments)
+        _held(routes, RankShare(_rank(), number, [*layers.values()], rows), call.miles_arguments)
         for number, rows in enumerate(micro_batches)
     ]
     if any(compact is None for compact in held):
         call.data[KEY] = [_wide(rows) for rows in routes]
         return wrapped(*args, **kwargs)
-    _hand_out(call.arguments["replay_list"], held)
+    _hand_out([call.arguments["replay_list"][position] for position in layers], held)
     _report(routes, held, micro_batches, len(layers))
     return None
 
@@ -89,29 +89,30 @@ class _Fill:
         return found
 
 
-def own_layers(models: Any, replays: Sequence[Any]) -> list[int]:
-    """The model's layer, from 0, of each replay: where its router stands, not in which order.
+def own_layers(models: Any, replays: Sequence[Any]) -> dict[int, int]:
+    """Position in `replays` to the model's layer, from 0: where its router stands, not its order.
 
-    Raises PeriodicError for a router that is none of the backbone's, as of multi-token
-    prediction: the servers capture no routes of it.
+    A router of multi-token prediction is left out: servers capture no routes of it, and its own
+    layer number counts anew. Raises PeriodicError where a replay's router is not in the model.
     """
     routers = dict(_routers(models))
-    layers = []
-    for replay in replays:
+    layers = {}
+    for position, replay in enumerate(replays):
         layer = getattr(replay, "stream_idx", None)
-        path, router = routers.get(id(replay), ("", None))
-        if layer is None and router is not None and _MTP not in path.split("."):
-            layer = router.layer_number - 1
-        if layer is None:
+        if layer is not None:
+            layers[position] = layer
+            continue
+        if id(replay) not in routers:
             raise PeriodicError(
-                "A router replays whose layer in the backbone is not known.",
+                "A replay belongs to no router of the model.",
                 feature="delta-router-replay",
-                expected="routers of the model's own layers",
-                found=path or "a router outside the model",
-                remedy="Train without replay for it, or take the feature out: "
-                "-delta-router-replay.",
+                expected="a router that holds it",
+                found=f"none for replay {position} of {len(replays)}",
+                remedy="Take the feature out: -delta-router-replay.",
             )
-        layers.append(layer)
+        path, router = routers[id(replay)]
+        if not (getattr(router, "is_mtp", False) or _MTP in path.split(".")):
+            layers[position] = router.layer_number - 1
     return layers
 
 
