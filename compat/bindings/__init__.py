@@ -4,11 +4,20 @@ features         the features that are on in this process, as one pluggy manager
 arguments        Miles's parsed command line
 muster           the driver asks whether every expected binding is in place
 rollout_scope    where one rollout begins and ends
+rollout_flight   a rollout until it is trained on, and what is on record of its start
+rollout_traffic  a rollout's requests and what servers answer
+rollout_step     a step's numbers, and the last word on its samples
+cancellation     rollouts that are ended on the servers and kept out of training
+weight_versions  the newest weight version that a server reported
+weight_update    updates that leave the servers' KV alone
 rollout_request  the fields of a `/generate` request, and the proofs before the first one
 routed_experts   the routes of a response, assembled before anybody decodes it
 route_shape      the shape of one token's routes
 per_token        the one place that cuts a sample
 replay_fill      what a train rank replays: its own layers and positions, compact
 server_routes    a delta of routes from servers that declare it and never read it
+server_retraction   the rows that a retracted request was sampled with
+server_mixed_batch  requests with and without routes in one output batch
+server_wire         a finished request's routes in the form that features choose
 packing          who trains on what, and in which micro-batches
 """

@@ -17,7 +17,8 @@ from miles_periodic.hooks.values import (
     ServerProof,
     proof_salt,
 )
-from miles_periodic.plugins.delta_router_replay.payload import RouteRowsError
+from miles_periodic.plugins.delta_router_replay import wire
+from miles_periodic.plugins.delta_router_replay.payload import RouteRowsError, num_row_bytes
 from miles_periodic.plugins.delta_router_replay.rank_share import own_routes
 from miles_periodic.plugins.delta_router_replay.settings import DeltaRouterReplaySettings
 from miles_periodic.plugins.delta_router_replay.trajectory import Trajectory, rows_with_media
@@ -82,6 +83,18 @@ class DeltaRouterReplay(Feature):
         return held
 
     @hookimpl
+    def routed_experts_on_the_wire(
+        self, rows: np.ndarray, first_row: int, num_experts: int
+    ) -> np.ndarray | None:
+        if not self.settings.compact_wire:
+            return None
+        try:
+            return wire.encode(rows, first_row, num_experts)
+        except wire.WireError:
+            # As int32 the bad rows reach the client, which refuses them by request and row.
+            return None
+
+    @hookimpl
     def routed_experts_for_training(
         self, routes: Sequence[np.ndarray], share: RankShare, shape: RouteShape
     ) -> np.ndarray | None:
@@ -131,7 +144,7 @@ def _check_round_trip(responses: Sequence[Mapping[str, Any]]) -> None:
             remedy="Add --use-miles-router; the Rust router of pip drops return_routed_experts.",
         )
     rows = len(_PROOF_TOKENS)
-    if delta is None or _num_bytes(delta) * rows != _num_bytes(full) * (rows - _PROOF_START):
+    if delta is None or num_row_bytes(delta) * rows != num_row_bytes(full) * (rows - _PROOF_START):
         raise PeriodicError(
             "The server answered a delta of routes with something else.",
             feature=SLUG,
@@ -139,10 +152,6 @@ def _check_round_trip(responses: Sequence[Mapping[str, Any]]) -> None:
             expected=f"{rows - _PROOF_START} of {rows} rows",
             found="nothing"
             if delta is None
-            else f"{_num_bytes(delta)} of {_num_bytes(full)} bytes",
+            else f"{num_row_bytes(delta)} of {num_row_bytes(full)} bytes",
             remedy="Run `miles plan` on the servers' nodes; their SGLang ignores the field.",
         )
-
-
-def _num_bytes(base64_text: str) -> int:
-    return len(base64_text) // 4 * 3 - base64_text[-2:].count("=")

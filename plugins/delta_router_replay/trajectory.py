@@ -137,7 +137,7 @@ def _checked_rows(answer: RouteAnswer, wanted: int, shape: RouteShape) -> np.nda
 
 def _decoded(answer: RouteAnswer, shape: RouteShape) -> np.ndarray:
     try:
-        return decode(answer.payload, shape.num_layers, shape.top_k)
+        return decode(answer.payload, shape.num_layers, shape.top_k, first_row=answer.start)
     except (ValueError, KeyError) as error:
         raise RouteRowsError(
             f"the payload cannot be read: {error}",
