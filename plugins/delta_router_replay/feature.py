@@ -19,7 +19,7 @@ from miles_periodic.hooks.values import (
 )
 from miles_periodic.plugins.delta_router_replay import wire
 from miles_periodic.plugins.delta_router_replay.payload import RouteRowsError, num_row_bytes
-from miles_periodic.plugins.delta_router_replay.rank_share import own_routes
+from miles_periodic.plugins.delta_router_replay.rank_share import own_routes, share_bytes
 from miles_periodic.plugins.delta_router_replay.settings import DeltaRouterReplaySettings
 from miles_periodic.plugins.delta_router_replay.trajectory import Trajectory, rows_with_media
 
@@ -34,6 +34,7 @@ class DeltaRouterReplay(Feature):
     settings_model = DeltaRouterReplaySettings
     pull_requests = ("sglang#24851", "sglang#31219", "miles#2278", "miles#3307")
     exit = "Miles asks for a delta on every rollout path, in every pause mode."
+    _step_bytes = 0
 
     @hookimpl
     def complete_arguments(self, arguments: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -99,7 +100,25 @@ class DeltaRouterReplay(Feature):
         self, routes: Sequence[np.ndarray], share: RankShare, shape: RouteShape
     ) -> np.ndarray | None:
         with _named_refusal("the routes of a train rank"):
+            self._count(routes, share, shape)
             return own_routes(routes, share, shape)
+
+    def _count(self, routes: Sequence[np.ndarray], share: RankShare, shape: RouteShape) -> None:
+        """Count a micro-batch's bytes to those of its step; PeriodicError above the limit."""
+        if share.micro_batch == 0:
+            self._step_bytes = 0
+        self._step_bytes += share_bytes(routes, share, shape)
+        limit = self.settings.max_rank_bytes
+        if limit is not None and self._step_bytes > limit:
+            raise PeriodicError(
+                f"Rank {share.rank} would hold {self._step_bytes} bytes of routes by "
+                f"micro-batch {share.micro_batch} of a step.",
+                feature=SLUG,
+                expected=f"at most max_rank_bytes = {limit}",
+                found=f"{len(share.layers)} layers of {len(share.rows)} positions in this one",
+                remedy="Take more data, pipeline or context parallel ranks, or a higher "
+                f"{SLUG}.max_rank_bytes.",
+            )
 
 
 @contextmanager

@@ -37,6 +37,12 @@ def own_routes(routes: Sequence[np.ndarray], share: RankShare, shape: RouteShape
     return own
 
 
+def share_bytes(routes: Sequence[np.ndarray], share: RankShare, shape: RouteShape) -> int:
+    """Bytes of what `own_routes` makes."""
+    itemsize = routes[0].itemsize if routes else 1
+    return len(share.layers) * len(share.rows) * shape.top_k * itemsize
+
+
 def _taken(rows: np.ndarray, wanted: np.ndarray, layers: np.ndarray) -> np.ndarray:
     """rows[wanted][:, layers], without a copy of the layers that are not wanted."""
     return rows[wanted[:, None], layers]

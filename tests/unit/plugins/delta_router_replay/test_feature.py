@@ -8,6 +8,7 @@ import pytest
 from miles_periodic.hooks import PeriodicError, RolloutState
 from miles_periodic.hooks.values import RankShare, RouteAnswer, RouteShape
 from miles_periodic.plugins.delta_router_replay.feature import DeltaRouterReplay
+from miles_periodic.plugins.delta_router_replay.settings import DeltaRouterReplaySettings
 
 SHAPE = RouteShape(num_layers=2, top_k=2, num_experts=8)
 REQUEST = {"return_routed_experts": True}
@@ -96,6 +97,25 @@ def test_a_rank_refuses_experts_that_the_model_does_not_have(feature):
     with pytest.raises(PeriodicError, match="(?s)rank 3.*take the feature out"):
         routes = [np.array([[[9, 1]]], np.uint8)]
         feature.routed_experts_for_training(routes=routes, share=share, shape=SHAPE)
+
+
+def held_bytes(feature, micro_batch):
+    routes = [np.array([[[7, 1], [2, 3]]] * 3, np.uint8)]
+    share = RankShare(rank=1, micro_batch=micro_batch, layers=[0, 1], rows=np.arange(3))
+    feature.routed_experts_for_training(routes=routes, share=share, shape=SHAPE)
+
+
+def test_a_step_that_would_take_more_host_memory_than_allowed_is_refused():
+    feature = DeltaRouterReplay(DeltaRouterReplaySettings(max_rank_bytes=20))
+    held_bytes(feature, micro_batch=0)
+    with pytest.raises(PeriodicError, match="(?s)Rank 1 would hold 24 bytes.*max_rank_bytes"):
+        held_bytes(feature, micro_batch=1)
+
+
+def test_the_next_step_counts_anew():
+    feature = DeltaRouterReplay(DeltaRouterReplaySettings(max_rank_bytes=20))
+    held_bytes(feature, micro_batch=0)
+    held_bytes(feature, micro_batch=0)
 
 
 def test_a_request_with_images_is_left_to_ask_for_all_rows(feature):
