@@ -32,6 +32,7 @@ FEATURE_BINDINGS: dict[str, dict[str, tuple[Need, ...]]] = {
             "server/carry-start",
             "server/remember-start",
             "server/collect-from-start",
+            ("server/align-mixed-batches", NOTHING),
         ),
         "miles": (
             "launch/arguments",
@@ -55,7 +56,18 @@ FEATURE_BINDINGS: dict[str, dict[str, tuple[Need, ...]]] = {
 
 #: Feature slug to upstream to a setting to what is put in while that setting is on, besides the
 #: above, whether the feature is native there or injected.
+#: A setting that is left at None is offered: its bindings are put in where the tree has known
+#: shapes of all their targets, and the plan says where it has not.
 SETTING_BINDINGS: dict[str, dict[str, dict[str, tuple[Need, ...]]]] = {
+    "delta-router-replay": {
+        "sglang": {
+            "keep_rows_on_retraction": (
+                ("server/keep-rows", "server/keep-rows-of-batch"),
+                ("server/give-back-rows", "server/give-back-rows-in-mixin"),
+            ),
+            "compact_wire": (("server/encode-rows", "server/encode-rows-in-mixin"),),
+        },
+    },
     "kv-preservation": {
         "miles": {
             "pause_in_place": (
@@ -69,8 +81,8 @@ SETTING_BINDINGS: dict[str, dict[str, dict[str, tuple[Need, ...]]]] = {
     },
 }
 
-#: Hook to the bindings through which Miles calls it: what a feature of somebody else's plugin,
-#: for which there is no probe here, needs.
+#: Hook to the bindings, all on one upstream, through which it is called: what a feature of
+#: somebody else's plugin, for which there is no probe here, needs.
 HOOK_BINDINGS: dict[str, tuple[Need, ...]] = {
     "complete_arguments": ("launch/arguments",),
     "server_proofs": _REQUEST,
@@ -81,6 +93,7 @@ HOOK_BINDINGS: dict[str, tuple[Need, ...]] = {
         "rollout/refactored-scope",
         "rollout/routed-experts",
     ),
+    "routed_experts_on_the_wire": (("server/encode-rows", "server/encode-rows-in-mixin"),),
     "routed_experts_for_training": ("training/routed-experts",),
     "rollout_response": (*_REQUEST, *_SEEN),
     "rollout_verdict": (*_REQUEST, *_SEEN, *_CANCELLED),

@@ -43,6 +43,7 @@ def test_the_hooks_are_these():
         "rollout_verdict",
         "routed_experts_for_training",
         "routed_experts_of_response",
+        "routed_experts_on_the_wire",
         "server_proofs",
         "split_train_batch",
         "wants_weight_version",
@@ -53,6 +54,7 @@ def test_the_hooks_that_only_one_feature_may_answer_are_these():
     assert sorted(EXCLUSIVE_HOOKS) == [
         "routed_experts_for_training",
         "routed_experts_of_response",
+        "routed_experts_on_the_wire",
         "split_train_batch",
     ]
 
@@ -60,7 +62,13 @@ def test_the_hooks_that_only_one_feature_may_answer_are_these():
 def test_the_features_and_their_settings_are_these():
     assert {f.slug: sorted(f.settings_model.model_fields) for f in features()} == {
         "cost-aware-packing": ["recompute", "seed", "time_budget_seconds"],
-        "delta-router-replay": ["max_constant_run", "prove_round_trip"],
+        "delta-router-replay": [
+            "check_capture_buffer",
+            "compact_wire",
+            "keep_rows_on_retraction",
+            "max_constant_run",
+            "prove_round_trip",
+        ],
         "kv-preservation": ["max_off_policy_steps", "pause_in_place", "prove_salt", "salt"],
     }
 
