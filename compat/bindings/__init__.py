@@ -13,6 +13,7 @@ weight_update    updates that leave the servers' KV alone
 rollout_request  the fields of a `/generate` request, and the proofs before the first one
 routed_experts   the routes of a response, and their dtype in the trainer
 server_routes    a delta of routes from servers that declare it and never read it
+server_capture      the routes of one forward, before they reach the host buffer
 server_retraction   the rows that a retracted request was sampled with
 server_mixed_batch  requests with and without routes in one output batch
 server_wire         a finished request's routes in the form that features choose

@@ -33,6 +33,7 @@ FEATURE_BINDINGS: dict[str, dict[str, tuple[Need, ...]]] = {
             "server/remember-start",
             "server/collect-from-start",
             ("server/align-mixed-batches", NOTHING),
+            ("server/own-captured-rows", NOTHING),
         ),
         "miles": (
             "launch/arguments",

@@ -48,6 +48,13 @@ BINDINGS = (
         adapter=f"{_ADAPTERS}.server_mixed_batch:align",
     ),
     Binding(
+        name="server/own-captured-rows",
+        upstream="sglang",
+        target="sglang.srt.state_capturer.base:BaseTopkCapturer.on_forward_end",
+        adapter=f"{_ADAPTERS}.server_capture:own",
+        relies_on=("sglang.srt.state_capturer.base:TopkCaptureOutput",),
+    ),
+    Binding(
         name="server/keep-rows",
         upstream="sglang",
         target=f"{_BATCH}:release_req",
