@@ -44,7 +44,7 @@ async def _post(post: Callable[..., Awaitable[Any]], args, kwargs):
         headers = dict(call.arguments.get("headers") or {})
         key = None if key_in(headers) else _key(rollout.rollout_id, "rollout")
         call.arguments["headers"] = (headers if key is None else {**headers, HEADER: key}) or None
-        call.arguments["payload"] = {**_rank_fields(rollout, current_arguments()), **request}
+        call.arguments["payload"] = {**_rank_fields(rollout, vars(current_arguments())), **request}
     return await post(*call.args, **call.kwargs)
 
 

@@ -15,11 +15,18 @@ Need = str | tuple[str, ...]
 ALWAYS: dict[str, tuple[Need, ...]] = {"miles": ("launch/muster",)}
 
 _SCOPE = ("rollout/scope", "rollout/refactored-scope")
-_REQUEST = (*_SCOPE, "rollout/request")
+_REQUEST: tuple[Need, ...] = (*_SCOPE, "rollout/request")
 _ROLLOUT_KEY = (*_SCOPE, "routing/rollout-key")
 #: Miles main names the session itself.
 _SESSION_KEY = (("routing/session-key", NOTHING),)
 _ROUTER = ("routing/request", "routing/server")
+_ROUTES: tuple[Need, ...] = (
+    *_REQUEST,
+    ("rollout/routed-experts", "rollout/routed-experts-of-tokens"),
+    "rollout/older-decoder",
+    ("rollout/truncate", NOTHING),
+)
+_REPLAY: tuple[Need, ...] = (("training/replay-fill", "training/actor-replay-fill"),)
 
 #: A rollout's start and answers, and the step that it is logged in.
 _SEEN = (
@@ -38,12 +45,12 @@ FEATURE_BINDINGS: dict[str, dict[str, tuple[Need, ...]]] = {
             "server/remember-start",
             "server/collect-from-start",
             ("server/align-mixed-batches", NOTHING),
+            ("server/own-captured-rows", NOTHING),
         ),
         "miles": (
             "launch/arguments",
-            *_REQUEST,
-            "rollout/routed-experts",
-            "training/routed-experts",
+            *_ROUTES,
+            *_REPLAY,
         ),
     },
     "kv-preservation": {
@@ -69,6 +76,9 @@ FEATURE_BINDINGS: dict[str, dict[str, tuple[Need, ...]]] = {
 SETTING_BINDINGS: dict[str, dict[str, dict[str, tuple[Need, ...]]]] = {
     "delta-router-replay": {
         "sglang": {
+            "check_capture_buffer": (
+                ("server/check-capture-buffer", "server/check-capture-buffer-in-layers"),
+            ),
             "keep_rows_on_retraction": (
                 ("server/keep-rows", "server/keep-rows-of-batch"),
                 ("server/give-back-rows", "server/give-back-rows-in-mixin"),
@@ -103,12 +113,9 @@ HOOK_BINDINGS: dict[str, tuple[Need, ...]] = {
     "server_proofs": _REQUEST,
     "generate_request_fields": _REQUEST,
     "wants_weight_version": _REQUEST,
-    "routed_experts_of_response": (
-        *_SCOPE,
-        "rollout/routed-experts",
-    ),
+    "routed_experts_of_response": _ROUTES,
     "routed_experts_on_the_wire": (("server/encode-rows", "server/encode-rows-in-mixin"),),
-    "routed_experts_for_training": ("training/routed-experts",),
+    "routed_experts_for_training": _REPLAY,
     "routing_key": (*_ROLLOUT_KEY, *_SESSION_KEY),
     "data_parallel_rank": _ROLLOUT_KEY,
     "expected_prefix_tokens": _ROUTER,

@@ -80,7 +80,8 @@ def cpu_run(tmp_path, monkeypatch):
         names = {name for made in decisions for name in getattr(made, "bindings", ())}
         (tmp_path / "site").mkdir()
         (tmp_path / "site" / "sitecustomize.py").write_text(site, encoding="utf-8")
-        monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"), prepend=os.pathsep)
+        path = [str(tmp_path / "site"), *filter(None, [os.environ.get("PYTHONPATH")])]
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path))
         with workspace(tmp_path / "work") as space:
             tiny_model.write(space.folder / "model")
             (space.folder / "on").mkdir()
