@@ -11,7 +11,10 @@ cancellation     rollouts that are ended on the servers and kept out of training
 weight_versions  the newest weight version that a server reported
 weight_update    updates that leave the servers' KV alone
 rollout_request  the fields of a `/generate` request, and the proofs before the first one
-routed_experts   the routes of a response, and their dtype in the trainer
+routed_experts   the routes of a response, assembled before anybody decodes it
+route_shape      the shape of one token's routes
+per_token        the one place that cuts a sample
+replay_fill      what a train rank replays: its own layers and positions, compact
 server_routes    a delta of routes from servers that declare it and never read it
 server_capture      the routes of one forward, before they reach the host buffer
 server_retraction   the rows that a retracted request was sampled with
