@@ -8,6 +8,9 @@ from types import ModuleType
 
 from miles_periodic.hooks.errors import PeriodicError
 
+_FEATURE = "delta-router-replay"
+_SWITCH = "--enable-return-routed-experts"
+
 
 def own(wrapped, instance, args, kwargs):
     """Symptom: rows of a step are those of its successor, whole or in part, on some steps.
@@ -40,13 +43,7 @@ def check_room(wrapped, instance, args, kwargs):
     module = sys.modules[type(instance).__module__]
     chunk, num_ranks = _chunk_and_ranks(module)
     if _draft_writes(module):
-        raise _refusal(
-            "A draft model of this server writes its routes over those of the target.",
-            "no speculative decoding, or an SGLang whose draft models capture nothing (0.5.15)",
-            f"--speculative-algorithm {module.get_global_server_args().speculative_algorithm}",
-            "Remove --speculative-algorithm, or use a later SGLang; where the draft has no "
-            "experts, set delta-router-replay.check_capture_buffer=false.",
-        )
+        raise _draft(module.get_global_server_args().speculative_algorithm)
     if chunk is None or chunk <= 0:
         raise _too_small(
             "a bound on the tokens of one prefill",
@@ -81,16 +78,23 @@ def _draft_writes(module: ModuleType) -> bool:
     return bool(getattr(module.get_global_server_args(), "speculative_algorithm", None))
 
 
-def _too_small(expected: str, found: str, remedy: str) -> PeriodicError:
-    problem = "A forward of this server can hold more tokens than its buffer for captured routes."
-    return _refusal(problem, expected, found, remedy)
-
-
-def _refusal(problem: str, expected: str, found: str, remedy: str) -> PeriodicError:
+def _draft(algorithm: str) -> PeriodicError:
     return PeriodicError(
-        problem,
-        feature="delta-router-replay",
-        target="--enable-return-routed-experts",
+        "A draft model of this server writes its routes over those of the target.",
+        feature=_FEATURE,
+        target=_SWITCH,
+        expected="no draft, or an SGLang whose drafts capture nothing (0.5.15 is the first)",
+        found=f"--speculative-algorithm {algorithm}",
+        remedy="Remove --speculative-algorithm, or use a later SGLang; where the draft has no "
+        f"experts, set {_FEATURE}.check_capture_buffer=false.",
+    )
+
+
+def _too_small(expected: str, found: str, remedy: str) -> PeriodicError:
+    return PeriodicError(
+        "A forward of this server can hold more tokens than its buffer for captured routes.",
+        feature=_FEATURE,
+        target=_SWITCH,
         expected=expected,
         found=found,
         remedy=remedy,
