@@ -16,6 +16,7 @@ route_shape      the shape of one token's routes
 per_token        the one place that cuts a sample
 replay_fill      what a train rank replays: its own layers and positions, compact
 server_routes    a delta of routes from servers that declare it and never read it
+server_capture      the routes of one forward, before they reach the host buffer
 server_retraction   the rows that a retracted request was sampled with
 server_mixed_batch  requests with and without routes in one output batch
 server_wire         a finished request's routes in the form that features choose

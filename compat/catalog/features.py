@@ -40,6 +40,7 @@ FEATURE_BINDINGS: dict[str, dict[str, tuple[Need, ...]]] = {
             "server/remember-start",
             "server/collect-from-start",
             ("server/align-mixed-batches", NOTHING),
+            ("server/own-captured-rows", NOTHING),
         ),
         "miles": (
             "launch/arguments",
@@ -67,6 +68,9 @@ FEATURE_BINDINGS: dict[str, dict[str, tuple[Need, ...]]] = {
 SETTING_BINDINGS: dict[str, dict[str, dict[str, tuple[Need, ...]]]] = {
     "delta-router-replay": {
         "sglang": {
+            "check_capture_buffer": (
+                ("server/check-capture-buffer", "server/check-capture-buffer-in-layers"),
+            ),
             "keep_rows_on_retraction": (
                 ("server/keep-rows", "server/keep-rows-of-batch"),
                 ("server/give-back-rows", "server/give-back-rows-in-mixin"),

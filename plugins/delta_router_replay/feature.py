@@ -47,6 +47,16 @@ class DeltaRouterReplay(Feature):
                 found="--use-session-server",
                 remedy=f"Take the feature out with -{SLUG}, or roll out without session servers.",
             )
+        chunk = arguments.get("sglang_chunked_prefill_size")
+        if replays and chunk is not None and chunk <= 0:
+            raise PeriodicError(
+                "Prefills of any length overrun the servers' buffer for captured routes.",
+                feature=SLUG,
+                expected="a bound on the tokens of one prefill",
+                found=f"--sglang-chunked-prefill-size {chunk}",
+                remedy="Set --sglang-chunked-prefill-size to the most tokens that one forward may "
+                "prefill, such as 8192.",
+            )
         return None
 
     @hookimpl

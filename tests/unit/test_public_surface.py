@@ -91,6 +91,15 @@ def test_the_commands_and_their_options_are_these():
         "miles bench": [],
         "miles bench boot": ["--json", "--runs"],
         "miles bench packing": ["--json"],
+        "miles bench router-replay": [
+            "--experts",
+            "--held",
+            "--json",
+            "--layers",
+            "--new",
+            "--repeats",
+            "--top-k",
+        ],
     }
 
 
