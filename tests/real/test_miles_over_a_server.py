@@ -15,7 +15,7 @@ from miles_periodic.compat.cpu import tiny_model
 from miles_periodic.compat.cpu.sglang_server import ServerSetup, SGLangServer
 
 PROCESS = Path(__file__).parents[1] / "lines" / "rollout_process.py"
-TIMEOUT_SECONDS = 300
+TIMEOUT_SECONDS = 600
 WHEEL = Path(importlib.util.find_spec("miles").submodule_search_locations[0]).parent
 CHECKOUT = os.environ.get("MILES_TREE")
 TREES = {"wheel": WHEEL} | ({"main": Path(CHECKOUT)} if CHECKOUT else {})
