@@ -90,7 +90,8 @@ class RouteAnswer:
     start: the row of the trajectory that the request asked from.
     request_id, weight_version: as the server gave them.
     is_aborted: whether the request was cut off; rows may then be missing at its end.
-    has_media: whether images or audio went along, so that a row is no longer one token.
+    only_server_counts: whether a text, images or audio went along, so that only the server knows
+        how many tokens, and so rows, there were.
     """
 
     payload: Any
@@ -98,7 +99,7 @@ class RouteAnswer:
     request_id: str = ""
     weight_version: str | None = None
     is_aborted: bool = False
-    has_media: bool = False
+    only_server_counts: bool = False
 
 
 @dataclass(frozen=True, slots=True)

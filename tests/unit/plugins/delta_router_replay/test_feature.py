@@ -125,7 +125,7 @@ def test_a_request_with_images_is_left_to_ask_for_all_rows(feature):
 
 
 def test_the_rows_of_a_request_with_images_are_as_many_as_the_server_sent(feature):
-    answer = RouteAnswer(Server().answer(range(9), None), has_media=True)
+    answer = RouteAnswer(Server().answer(range(9), None), only_server_counts=True)
     rows = feature.routed_experts_of_response(
         rollout=RolloutState(), tokens=[1, 2], answer=answer, shape=SHAPE
     )
