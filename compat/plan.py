@@ -11,6 +11,7 @@ from miles_periodic.compat import environment as surroundings
 from miles_periodic.compat.catalog import HOOK_BINDINGS, names_for_hooks, names_for_settings
 from miles_periodic.compat.drift import with_known_shapes
 from miles_periodic.compat.probes import PROBES, Probe
+from miles_periodic.compat.session_support import with_sessions
 from miles_periodic.compat.tree import Tree
 from miles_periodic.hooks.decisions import (
     UPSTREAMS,
@@ -213,7 +214,8 @@ def _decide(question: _Question, tree: Tree | None) -> Decision:
     try:
         decision = _with_settings(question.probe(tree), question, tree)
         if isinstance(decision, Inject):
-            return with_known_shapes(decision, question.slug, tree, question.accept_drift)
+            known = with_known_shapes(decision, question.slug, tree, question.accept_drift)
+            return with_sessions(known, question.slug, tree, question.accept_drift)
     except (PeriodicError, OSError) as error:
         return _unreadable(tree, error)
     return decision

@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 import pluggy
 
-from miles_periodic.hooks import launching, rollout, training
+from miles_periodic.hooks import launching, rollout, sessions, training
 from miles_periodic.hooks.errors import PeriodicError
 from miles_periodic.hooks.feature import PROJECT_NAME, Feature, FeatureSettings
 
@@ -19,7 +19,12 @@ FEATURE_GROUP = "miles_periodic.features"
 _SLUG = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 #: Hooks that replace a decision: two features that implement one are refused.
-EXCLUSIVE_HOOKS = ("routed_experts_of_response", "split_train_batch", "routed_experts_for_training")
+EXCLUSIVE_HOOKS = (
+    "routed_experts_of_response",
+    "routed_experts_of_session",
+    "split_train_batch",
+    "routed_experts_for_training",
+)
 
 
 def load_plugin(entry_point: EntryPoint) -> tuple[type[Feature], ...]:
@@ -98,7 +103,7 @@ def build_manager(features: Sequence[Feature]) -> pluggy.PluginManager:
     Raises PeriodicError where two features implement one exclusive hook or a hook is unknown.
     """
     manager = pluggy.PluginManager(PROJECT_NAME)
-    for specs in (launching, rollout, training):
+    for specs in (launching, rollout, sessions, training):
         manager.add_hookspecs(specs)
     for hook in EXCLUSIVE_HOOKS:
         owners = [feature.slug for feature in features if hasattr(feature, hook)]

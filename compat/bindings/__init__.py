@@ -5,6 +5,11 @@ arguments        Miles's parsed command line
 muster           the driver asks whether every expected binding is in place
 rollout_scope    where one rollout begins and ends
 rollout_request  the fields of a `/generate` request, and the proofs before the first one
+session_turn     the turn of a session that is under way
+session_facts    what must be known of the servers before a session's first request
+session_chat     a chat request through the session server of Miles 0.0.2
+session_core     a chat request through the session server of Miles main
+session_samples  from a session's records to samples
 routed_experts   the routes of a response, and their dtype in the trainer
 server_routes    a delta of routes from servers that declare it and never read it
 packing          who trains on what, and in which micro-batches

@@ -1,6 +1,6 @@
 """Which bindings exist, and which of them each feature needs on which upstream.
 
-launch, rollout, server, training  the bindings, by the role that decides
+launch, rollout, sessions, server, training  the bindings, by the role that decides
 features                           what each feature, setting and hook needs
 """
 
@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from miles_periodic.compat.binding import Binding
-from miles_periodic.compat.catalog import launch, rollout, server, training
+from miles_periodic.compat.catalog import launch, rollout, server, sessions, training
 from miles_periodic.compat.catalog.features import (
     ALWAYS,
     FEATURE_BINDINGS,
     HOOK_BINDINGS,
     NOTHING,
+    SESSION_BINDINGS,
     SETTING_BINDINGS,
     Need,
 )
@@ -26,18 +27,20 @@ __all__ = [
     "FEATURE_BINDINGS",
     "HOOK_BINDINGS",
     "NOTHING",
+    "SESSION_BINDINGS",
     "SETTING_BINDINGS",
     "binding_names",
     "bindings_for",
     "every_name",
     "names_for_hooks",
+    "names_for_sessions",
     "names_for_settings",
     "targets_of",
 ]
 
 BINDINGS: dict[str, Binding] = {
     binding.name: binding
-    for room in (launch, rollout, server, training)
+    for room in (launch, rollout, sessions, server, training)
     for binding in room.BINDINGS
 }
 
@@ -60,6 +63,11 @@ def names_for_settings(
     by_setting = SETTING_BINDINGS.get(slug, {}).get(upstream, {})
     needs = [need for setting in settings_on for need in by_setting.get(setting, ())]
     return _chosen((*needs, *(ALWAYS.get(upstream, ()) if needs else ())), tree)
+
+
+def names_for_sessions(slug: str, upstream: str, tree: Tree) -> tuple[str, ...]:
+    """The names of the bindings that a feature needs besides where a run has a session server."""
+    return _chosen(SESSION_BINDINGS.get(slug, {}).get(upstream, ()), tree)
 
 
 def names_for_hooks(hooks: Sequence[str], tree: Tree) -> tuple[str, ...]:

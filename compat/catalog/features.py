@@ -48,6 +48,25 @@ FEATURE_BINDINGS: dict[str, dict[str, tuple[Need, ...]]] = {
 #: above, whether the feature is native there or injected.
 SETTING_BINDINGS: dict[str, dict[str, dict[str, tuple[Need, ...]]]] = {}
 
+_SESSION_REQUEST: tuple[Need, ...] = (
+    ("session/chat", "session/begin"),
+    ("session/chat-tree", NOTHING),
+    ("session/new-rows", "session/proxy"),
+    ("session/answer", "session/record"),
+)
+_SESSION_SAMPLES: tuple[Need, ...] = (
+    ("session/full-assembly", NOTHING),
+    ("session/assemble", "session/assemble-closures"),
+    ("session/widen", "session/truncate"),
+)
+
+#: Feature slug to upstream to what it needs besides for rollouts through Miles's session server. A
+#: tree in which some of it cannot be bound has the feature, and runs without a session server.
+SESSION_BINDINGS: dict[str, dict[str, tuple[Need, ...]]] = {
+    "delta-router-replay": {"miles": (*_SESSION_REQUEST, *_SESSION_SAMPLES)},
+    "kv-preservation": {"miles": _SESSION_REQUEST},
+}
+
 #: Hook to the bindings through which Miles calls it: what a feature of somebody else's plugin,
 #: for which there is no probe here, needs.
 HOOK_BINDINGS: dict[str, tuple[Need, ...]] = {
@@ -60,6 +79,10 @@ HOOK_BINDINGS: dict[str, tuple[Need, ...]] = {
         "rollout/refactored-scope",
         "rollout/routed-experts",
     ),
+    "reaches_into_sessions": ("launch/arguments",),
+    "session_request_fields": _SESSION_REQUEST,
+    "session_response_refusal": _SESSION_REQUEST,
+    "routed_experts_of_session": _SESSION_SAMPLES,
     "routed_experts_for_training": ("training/routed-experts",),
     "split_train_batch": ("training/split", "training/plan", "training/micro-batches"),
 }

@@ -2,6 +2,8 @@
 
 route_rows  the rows of one trajectory, compact and append-only
 payload     what a response may carry, decoded and checked
+compact_text  the two forms of rows on the wire
+sessions    the rows of a session's turns: asked for, counted, joined
 settings    what a user can set
 feature     the hooks
 """

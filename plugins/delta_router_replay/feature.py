@@ -9,7 +9,14 @@ from typing import Any
 import numpy as np
 
 from miles_periodic.hooks import Feature, PeriodicError, RolloutState, hookimpl
-from miles_periodic.hooks.values import RouteShape, ServerProof, proof_salt
+from miles_periodic.hooks.values import (
+    RouteShape,
+    ServerProof,
+    SessionPrefix,
+    SessionTurn,
+    proof_salt,
+)
+from miles_periodic.plugins.delta_router_replay import sessions
 from miles_periodic.plugins.delta_router_replay.payload import RouteRowsError
 from miles_periodic.plugins.delta_router_replay.route_rows import RouteRows
 from miles_periodic.plugins.delta_router_replay.settings import DeltaRouterReplaySettings
@@ -36,17 +43,8 @@ class DeltaRouterReplay(Feature):
     exit = "Miles asks for a delta on every rollout path, in every pause mode."
 
     @hookimpl
-    def complete_arguments(self, arguments: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        replays = arguments.get("use_rollout_routing_replay")
-        if replays and arguments.get("use_session_server"):
-            raise PeriodicError(
-                "Miles's session server asks for all routes on every turn, beside this feature.",
-                feature=SLUG,
-                expected="rollouts that call /generate",
-                found="--use-session-server",
-                remedy=f"Take the feature out with -{SLUG}, or roll out without session servers.",
-            )
-        return None
+    def reaches_into_sessions(self, arguments: Mapping[str, Any]) -> bool | None:
+        return bool(arguments.get("use_rollout_routing_replay"))
 
     @hookimpl
     def server_proofs(self, request: Mapping[str, Any]) -> Sequence[ServerProof] | None:
@@ -83,20 +81,59 @@ class DeltaRouterReplay(Feature):
         try:
             _append(held, tokens, payload, request_id)
         except RouteRowsError as error:
-            raise _refusal(error) from error
+            raise _refusal(error, "/generate") from error
         held.tokens = list(tokens)
         return held.rows.array()
+
+    @hookimpl
+    def session_request_fields(
+        self,
+        rollout: RolloutState,
+        prefix: SessionPrefix,
+        tokens: Sequence[int],
+        request: Mapping[str, Any],
+    ) -> Mapping[str, Any] | None:
+        asks = request.get("return_routed_experts")
+        start = sessions.next_row(prefix, tokens) if asks else 0
+        return {"routed_experts_start_len": start} if start else None
+
+    @hookimpl
+    def session_response_refusal(
+        self,
+        rollout: RolloutState,
+        request: Mapping[str, Any],
+        meta_info: Mapping[str, Any],
+        num_tokens: int,
+        shape: RouteShape,
+    ) -> str | None:
+        payload = meta_info.get("routed_experts")
+        if payload is None:
+            return None
+        wanted = max(num_tokens - 1 - request.get("routed_experts_start_len", 0), 0)
+        problem = sessions.missing_rows(payload, wanted, shape)
+        if problem:
+            raise _refusal(f"request {meta_info.get('id')}: {problem}", "/v1/chat/completions")
+        return None
+
+    @hookimpl
+    def routed_experts_of_session(
+        self, turns: Sequence[SessionTurn], shape: RouteShape
+    ) -> Sequence[np.ndarray | None] | None:
+        try:
+            return sessions.joined(turns, shape, max_constant_run=self.settings.max_constant_run)
+        except RouteRowsError as error:
+            raise _refusal(error, "/v1/chat/completions") from error
 
     @hookimpl
     def routed_experts_for_training(self, rows: np.ndarray) -> np.ndarray | None:
         return None if rows.dtype == np.int32 else rows.astype(np.int32)
 
 
-def _refusal(error: RouteRowsError) -> PeriodicError:
+def _refusal(error: RouteRowsError | str, endpoint: str) -> PeriodicError:
     return PeriodicError(
         f"A response's routes are refused: {error}.",
         feature=SLUG,
-        target="/generate, meta_info.routed_experts",
+        target=f"{endpoint}, meta_info.routed_experts",
         remedy=f"Run `miles plan` on the servers' nodes, or take the feature out: -{SLUG}.",
     )
 

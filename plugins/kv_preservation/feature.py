@@ -6,13 +6,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from miles_periodic.hooks import Feature, PeriodicError, RolloutState, hookimpl
-from miles_periodic.hooks.values import ServerProof, proof_salt
+from miles_periodic.hooks.values import RouteShape, ServerProof, SessionPrefix, proof_salt
+from miles_periodic.plugins.kv_preservation import sessions
 from miles_periodic.plugins.kv_preservation.settings import KVPreservationSettings
 
 SLUG = "kv-preservation"
 
 #: Every salt starts with this, so that no client's own `extra_key` can be one of ours.
 NAMESPACE = "miles-periodic:weight-version"
+
+#: In a session's memory: the newest weight version that was known at its first request.
+_EXPECTED = f"{SLUG}: expected version"
 
 
 def salt_of(weight_version: str, client_key: str | None = None) -> str:
@@ -36,16 +40,12 @@ class KVPreservation(Feature):
     pull_requests = ("miles#924", "miles#2782", "miles#2783", "sglang#23300", "sglang#10071")
     exit = "Miles salts the radix cache by weight version and updates in place everywhere."
 
+    def __init__(self, settings: KVPreservationSettings | None = None) -> None:
+        super().__init__(settings)
+        self._seen = sessions.VersionsSeen()
+
     @hookimpl
     def complete_arguments(self, arguments: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        if self.settings.salt and arguments.get("use_session_server"):
-            raise PeriodicError(
-                "Requests of Miles's session server carry no salt yet.",
-                feature=SLUG,
-                expected="rollouts that call /generate",
-                found="--use-session-server",
-                remedy=f"Take the feature out with -{SLUG}, or roll out without session servers.",
-            )
         if not self.settings.pause_in_place:
             return None
         if arguments.get("colocate"):
@@ -57,6 +57,10 @@ class KVPreservation(Feature):
                 remedy=f"Drop --colocate, or take the feature out with -{SLUG}.",
             )
         return {"pause_generation_mode": "in_place"}
+
+    @hookimpl
+    def reaches_into_sessions(self, arguments: Mapping[str, Any]) -> bool | None:
+        return self.settings.salt
 
     @hookimpl
     def wants_weight_version(self, rollout: RolloutState) -> bool | None:
@@ -85,6 +89,36 @@ class KVPreservation(Feature):
         if isinstance(key, list | tuple):
             return {"extra_key": [salt_of(rollout.weight_version, k) for k in key]}
         return {"extra_key": salt_of(rollout.weight_version, key)}
+
+    @hookimpl
+    def session_request_fields(
+        self,
+        rollout: RolloutState,
+        prefix: SessionPrefix,
+        tokens: Sequence[int],
+        request: Mapping[str, Any],
+    ) -> Mapping[str, Any] | None:
+        expected = sessions.newer(self._seen.newest, rollout.weight_version)
+        rollout.memory.setdefault(_EXPECTED, expected)
+        fields = self.generate_request_fields(rollout, tokens, sessions.with_one_key(request))
+        if fields is None or request.get("cache_salt") is None:
+            return fields
+        return {**fields, "cache_salt": None}
+
+    @hookimpl
+    def session_response_refusal(
+        self,
+        rollout: RolloutState,
+        request: Mapping[str, Any],
+        meta_info: Mapping[str, Any],
+        num_tokens: int,
+        shape: RouteShape,
+    ) -> str | None:
+        answered = meta_info.get("weight_version")
+        if answered is None:
+            return None
+        self._seen.note(str(answered))
+        return sessions.outdated(str(answered), rollout.memory.get(_EXPECTED))
 
 
 _PROOF_TOKENS = tuple(range(11, 43))
