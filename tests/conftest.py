@@ -6,13 +6,15 @@ import os
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 from filelock import FileLock
 
-CACHE = Path(__file__).parents[1] / ".cache" / "trees"
+ROOT = Path(__file__).parents[1]
+CACHE = ROOT / ".cache" / "trees"
+SITES = ROOT / ".cache" / "site"
 PLATFORMS = ("manylinux_2_34_x86_64", "manylinux_2_28_x86_64", "manylinux2014_x86_64", "any")
 DOWNLOAD_TIMEOUT_SECONDS = 900
 
@@ -55,6 +57,49 @@ def _unpack(wheel: Path, folder: Path) -> None:
         archive.extractall(unfinished)
     wheel.unlink()
     unfinished.rename(folder)
+
+
+#: What a release of SGLang needs in other versions than the rehearsal's environment has, or
+#: besides it, to serve on a CPU.
+SERVING = {
+    "0.5.11": (
+        "transformers==5.6.0",
+        "tokenizers==0.22.2",
+        "huggingface_hub==1.7.0",
+        "soundfile==0.13.1",
+    ),
+    "0.5.16": (
+        "transformers==5.12.1",
+        "tokenizers==0.22.2",
+        "huggingface_hub==1.7.0",
+        "soundfile==0.13.1",
+    ),
+    "0.5.23": ("soundfile==0.13.1",),
+}
+
+
+@pytest.fixture(scope="session")
+def sglang_path() -> Callable[[str], list[Path]]:
+    """`sglang_path(version)`: what stands in front of a process's path to serve that release."""
+
+    def path(version: str) -> list[Path]:
+        tree = unpacked_wheel("sglang", version, "3.11")
+        return [site(f"sglang-{version}", SERVING[version]), tree]
+
+    return path
+
+
+def site(name: str, requirements: Sequence[str]) -> Path:
+    """A folder with those packages and nothing that they require."""
+    folder = SITES / name
+    SITES.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{folder}.lock"):
+        if not folder.is_dir():
+            command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
+            command += ["--target", f"{folder}.part", *requirements]
+            subprocess.run(command, check=True, timeout=DOWNLOAD_TIMEOUT_SECONDS)
+            Path(f"{folder}.part").rename(folder)
+    return folder
 
 
 # Skips are counted, and in CI one is a failure.

@@ -108,7 +108,7 @@ def route_shape(arguments: Any) -> RouteShape:
 
 @contextmanager
 def ends_the_run(name: str) -> Iterator[None]:
-    """Let a PeriodicError end the run: an agent would take it for a failure of its own, and go on."""
+    """Let a PeriodicError end the run: an agent would take it for its own failure, and go on."""
     try:
         yield
     except PeriodicError as error:

@@ -14,6 +14,7 @@ load_hugging_face     a Hugging Face folder as the trainer's first weights
 replay_order          replayed routes in the order of Megatron's padded batches
 trainer_start         what a train actor refuses to start with
 start_up              a quicker start of the many processes of a run
+stock_sglang          what a stock release of SGLang needs besides
 
 environment           the variables of a CPU run
 logical_gpus          a Ray instance on this machine whose GPUs are numbers
@@ -21,5 +22,6 @@ tiny_model            a random Qwen3-MoE checkpoint and its tokenizer, the same 
 game                  a multi-turn environment with a calculator, for that model
 flags                 the Miles command line for all of this
 boot                  the stand-ins registered in a process of a run
+sglang_server         one real server, started and ended under a roll call
 run                   the driver: Ray with logical GPUs around Miles's loop
 """

@@ -1,8 +1,8 @@
 """Delta router replay: routes cross the wire once and are never overwritten.
 
 route_rows  the rows of one trajectory, compact and append-only
+wire        rows as one self-describing blob, for servers that can send it
 payload     what a response may carry, decoded and checked
-compact_text  the two forms of rows on the wire
 sessions    the rows of a session's turns: asked for, counted, joined
 settings    what a user can set
 feature     the hooks

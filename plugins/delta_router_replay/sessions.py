@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from miles_periodic.hooks.values import RouteShape, SessionPrefix, SessionTurn
-from miles_periodic.plugins.delta_router_replay import compact_text
-from miles_periodic.plugins.delta_router_replay.payload import RouteRowsError
+from miles_periodic.plugins.delta_router_replay.payload import RouteRowsError, decode, num_rows
 from miles_periodic.plugins.delta_router_replay.route_rows import RouteRows
 
 
@@ -35,8 +34,8 @@ def missing_rows(payload: Any, wanted: int, shape: RouteShape) -> str | None:
 
     Only lengths are looked at: the rows are decoded where the session becomes samples.
     """
-    found = compact_text.num_rows(payload, shape)
-    if found == wanted:
+    found = num_rows(payload, shape.num_layers, shape.top_k) if isinstance(payload, str) else None
+    if found == wanted or found is None:  # Decoding says what cannot be told here.
         return None
     return f"{found} rows came where {wanted} were asked for"
 
@@ -68,7 +67,7 @@ def joined(
 def _append(rows: RouteRows, turn: SessionTurn, shape: RouteShape) -> None:
     end = len(turn.tokens) - 1
     try:
-        found = compact_text.read(turn.payload, shape, first_row=turn.start)
+        found = decode(turn.payload, shape.num_layers, shape.top_k, first_row=turn.start)
     except ValueError as error:
         raise RouteRowsError(
             f"the payload cannot be read: {error}", **_where(turn, turn.start)

@@ -6,9 +6,22 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from miles_periodic.hooks import Feature, PeriodicError, RolloutState, hookimpl
-from miles_periodic.hooks.values import RouteShape, ServerProof, SessionPrefix, proof_salt
+from miles_periodic.hooks.values import (
+    Cancel,
+    RolloutStep,
+    RouteShape,
+    ServerProof,
+    SessionPrefix,
+    proof_salt,
+)
 from miles_periodic.plugins.kv_preservation import sessions
+from miles_periodic.plugins.kv_preservation.accounting import Held, KVAccount
+from miles_periodic.plugins.kv_preservation.runs import (
+    check_updates_in_place,
+    staleness_arguments,
+)
 from miles_periodic.plugins.kv_preservation.settings import KVPreservationSettings
+from miles_periodic.plugins.kv_preservation.staleness import ages_of, verdict
 
 SLUG = "kv-preservation"
 
@@ -17,6 +30,8 @@ NAMESPACE = "miles-periodic:weight-version"
 
 #: In a session's memory: the newest weight version that was known at its first request.
 _EXPECTED = f"{SLUG}: expected version"
+#: Where the feature's numbers stand in Miles's own log of a rollout step.
+METRICS = "miles_periodic/kv/"
 
 
 def salt_of(weight_version: str, client_key: str | None = None) -> str:
@@ -43,20 +58,17 @@ class KVPreservation(Feature):
     def __init__(self, settings: KVPreservationSettings | None = None) -> None:
         super().__init__(settings)
         self._seen = sessions.VersionsSeen()
+        self._account = KVAccount()
 
     @hookimpl
     def complete_arguments(self, arguments: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        if not self.settings.pause_in_place:
-            return None
-        if arguments.get("colocate"):
-            raise PeriodicError(
-                "Miles flushes all KV on a weight update where trainer and servers share GPUs.",
-                feature=SLUG,
-                expected="a run without --colocate",
-                found="--colocate",
-                remedy=f"Drop --colocate, or take the feature out with -{SLUG}.",
-            )
-        return {"pause_generation_mode": "in_place"}
+        changes: dict[str, Any] = {}
+        if self.settings.pause_in_place:
+            check_updates_in_place(arguments)
+            changes["pause_generation_mode"] = "in_place"
+        if self.settings.max_off_policy_steps is not None:
+            changes |= staleness_arguments(arguments, self.settings.max_off_policy_steps)
+        return changes or None
 
     @hookimpl
     def reaches_into_sessions(self, arguments: Mapping[str, Any]) -> bool | None:
@@ -64,7 +76,8 @@ class KVPreservation(Feature):
 
     @hookimpl
     def wants_weight_version(self, rollout: RolloutState) -> bool | None:
-        return True if self.settings.salt else None
+        bounded = self.settings.max_off_policy_steps is not None
+        return True if self.settings.salt or bounded else None
 
     @hookimpl
     def server_proofs(self, request: Mapping[str, Any]) -> Sequence[ServerProof] | None:
@@ -74,6 +87,7 @@ class KVPreservation(Feature):
     def generate_request_fields(
         self, rollout: RolloutState, tokens: Sequence[int], request: Mapping[str, Any]
     ) -> Mapping[str, Any] | None:
+        self._account.asks(_held(rollout), rollout.weight_version)
         if not self.settings.salt:
             return None
         if rollout.weight_version is None:
@@ -119,6 +133,37 @@ class KVPreservation(Feature):
             return None
         self._seen.note(str(answered))
         return sessions.outdated(str(answered), rollout.memory.get(_EXPECTED))
+
+    @hookimpl
+    def rollout_response(
+        self,
+        rollout: RolloutState,
+        tokens: Sequence[int],
+        request: Mapping[str, Any],
+        response: Mapping[str, Any],
+    ) -> None:
+        self._account.answered(_held(rollout), rollout.weight_version, tokens, response)
+
+    @hookimpl
+    def rollout_verdict(
+        self, rollout: RolloutState, weight_version: str | None, finished: bool
+    ) -> Cancel | None:
+        served = _held(rollout).served
+        limit = self.settings.max_off_policy_steps
+        return verdict(rollout.weight_version, served, weight_version, limit)
+
+    @hookimpl
+    def rollout_step_metrics(self, step: RolloutStep) -> Mapping[str, float] | None:
+        return {
+            **self._account.drain().named(METRICS),
+            **ages_of(step).named(METRICS),
+            f"{METRICS}cancelled_rollouts": step.num_cancelled,
+            f"{METRICS}dropped_samples": step.num_dropped,
+        }
+
+
+def _held(rollout: RolloutState) -> Held:
+    return rollout.memory.setdefault(SLUG, Held())
 
 
 _PROOF_TOKENS = tuple(range(11, 43))

@@ -38,9 +38,17 @@ def test_the_hooks_are_these():
     assert sorted(vars(build_manager([]).hook)) == [
         "complete_arguments",
         "generate_request_fields",
+        "reaches_into_sessions",
+        "rollout_response",
+        "rollout_step_metrics",
+        "rollout_verdict",
         "routed_experts_for_training",
         "routed_experts_of_response",
+        "routed_experts_of_session",
+        "routed_experts_on_the_wire",
         "server_proofs",
+        "session_request_fields",
+        "session_response_refusal",
         "split_train_batch",
         "wants_weight_version",
     ]
@@ -50,6 +58,8 @@ def test_the_hooks_that_only_one_feature_may_answer_are_these():
     assert sorted(EXCLUSIVE_HOOKS) == [
         "routed_experts_for_training",
         "routed_experts_of_response",
+        "routed_experts_of_session",
+        "routed_experts_on_the_wire",
         "split_train_batch",
     ]
 
@@ -57,8 +67,14 @@ def test_the_hooks_that_only_one_feature_may_answer_are_these():
 def test_the_features_and_their_settings_are_these():
     assert {f.slug: sorted(f.settings_model.model_fields) for f in features()} == {
         "cost-aware-packing": ["recompute", "seed", "time_budget_seconds"],
-        "delta-router-replay": ["max_constant_run", "prove_round_trip"],
-        "kv-preservation": ["pause_in_place", "prove_salt", "salt"],
+        "delta-router-replay": [
+            "check_capture_buffer",
+            "compact_wire",
+            "keep_rows_on_retraction",
+            "max_constant_run",
+            "prove_round_trip",
+        ],
+        "kv-preservation": ["max_off_policy_steps", "pause_in_place", "prove_salt", "salt"],
     }
 
 

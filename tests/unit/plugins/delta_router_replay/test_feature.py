@@ -115,11 +115,6 @@ def test_no_round_trip_is_made_where_nothing_is_replayed(feature):
     assert feature.server_proofs(request={}) is None
 
 
-def test_a_session_server_that_replays_is_refused_by_name(feature):
-    arguments = {"use_session_server": True, "use_rollout_routing_replay": True}
-    with pytest.raises(PeriodicError, match="--use-session-server"):
-        feature.complete_arguments(arguments=arguments)
-
-
-def test_a_run_that_replays_nothing_is_left_alone(feature):
-    assert feature.complete_arguments(arguments={"use_session_server": True}) is None
+def test_hook_reaches_into_sessions_of_a_run_that_replays(feature):
+    assert feature.reaches_into_sessions(arguments={"use_rollout_routing_replay": True})
+    assert not feature.reaches_into_sessions(arguments={})
