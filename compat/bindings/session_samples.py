@@ -6,8 +6,11 @@ import inspect
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from miles_periodic.compat.bindings.features import manager
-from miles_periodic.compat.bindings.session_turn import START, ends_the_run, route_shape
+from miles_periodic.compat.bindings.route_shape import shape_of
+from miles_periodic.compat.bindings.session_turn import START, ends_the_run
 from miles_periodic.hooks.values import SessionTurn
 
 _KEY = "routed_experts"
@@ -28,7 +31,7 @@ def assemble(wrapped, instance, args, kwargs):
         return wrapped(*args, **kwargs)
     with ends_the_run("session/assemble"):
         rows = manager().hook.routed_experts_of_session(
-            turns=turns, shape=route_shape(call.arguments["args"])
+            turns=turns, shape=shape_of(call.arguments["args"])
         )
     if rows is None:
         return wrapped(*args, **kwargs)
@@ -66,19 +69,6 @@ def _with_rows(samples: Sequence[Any], rows: Sequence[Any]) -> list[Any]:
     return whole
 
 
-def truncate(wrapped, instance, args, kwargs):
-    """Symptom: a sample that is cut to the longest length keeps the routes of what was cut.
-
-    Trigger: Miles 0.0.2 truncates a session's last sample. Takes down: nothing. Safe because one
-    row belongs to each token but the last, before and after. Upstream: radixark/miles#861.
-    """
-    result = wrapped(*args, **kwargs)
-    sample = inspect.signature(wrapped).bind(*args, **kwargs).arguments["sample"]
-    if sample.rollout_routed_experts is not None:
-        sample.rollout_routed_experts = sample.rollout_routed_experts[: len(sample.tokens) - 1]
-    return result
-
-
 def widen(wrapped, instance, args, kwargs):
     """Symptom: the session server's reply takes routes as int32 only.
 
@@ -88,8 +78,6 @@ def widen(wrapped, instance, args, kwargs):
     """
     samples = inspect.signature(wrapped).bind(*args, **kwargs).arguments["samples"]
     for sample in samples:
-        rows = sample.rollout_routed_experts
-        if rows is not None:
-            wide = manager().hook.routed_experts_for_training(rows=rows)
-            sample.rollout_routed_experts = rows if wide is None else wide
+        if sample.rollout_routed_experts is not None:
+            sample.rollout_routed_experts = np.asarray(sample.rollout_routed_experts, np.int32)
     return wrapped(*args, **kwargs)

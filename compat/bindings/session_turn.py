@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from miles_periodic.compat.bindings.features import each_answer, merged_answers
+from miles_periodic.compat.bindings.route_shape import shape_of
 from miles_periodic.compat.boot import member
 from miles_periodic.hooks.errors import PeriodicError
-from miles_periodic.hooks.values import RolloutState, RouteShape, SessionPrefix
+from miles_periodic.hooks.values import RolloutState, SessionPrefix
 
 START = "routed_experts_start_len"
 
@@ -96,14 +97,9 @@ def refusal(turn: Turn, choice: Mapping[str, Any], num_completion_tokens: int) -
             request=turn.request,
             meta_info=choice["meta_info"],
             num_tokens=len(turn.request["input_ids"]) + num_completion_tokens,
-            shape=route_shape(turn.arguments),
+            shape=shape_of(turn.arguments),
         )
         return next((f"{slug}: {text}" for slug, text in answers), None)
-
-
-def route_shape(arguments: Any) -> RouteShape:
-    """The shape of one row, by Megatron's arguments as Miles has them."""
-    return RouteShape(arguments.num_layers, arguments.moe_router_topk, arguments.num_experts)
 
 
 @contextmanager

@@ -42,12 +42,6 @@ _CLOSURES = (
         adapter=f"{_ADAPTERS}.session_samples:assemble",
         relies_on=(f"{_ENDPOINT}:_compute_sample_from_openai_record",),
     ),
-    Binding(
-        name="session/truncate",
-        upstream="miles",
-        target=f"{_ENDPOINT}:_truncate_sample_output",
-        adapter=f"{_ADAPTERS}.session_samples:truncate",
-    ),
 )
 
 #: Miles main.

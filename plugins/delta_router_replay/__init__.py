@@ -1,6 +1,8 @@
 """Delta router replay: routes cross the wire once and are never overwritten.
 
 route_rows  the rows of one trajectory, compact and append-only
+trajectory  what one rollout holds over its turns: rows, by the tokens they depend on
+rank_share  what one train rank keeps: its own layers, its own positions
 wire        rows as one self-describing blob, for servers that can send it
 payload     what a response may carry, decoded and checked
 sessions    the rows of a session's turns: asked for, counted, joined

@@ -29,15 +29,24 @@ def num_equal(one: Sequence[int], other: Sequence[int], limit: int) -> int:
     return next(index for index in range(limit) if one[index] != other[index])
 
 
-def missing_rows(payload: Any, wanted: int, shape: RouteShape) -> str | None:
-    """What is wrong with the number of rows in a payload, as a clause; None where it is right.
+def check_count(
+    payload: Any, start: int, num_tokens: int, shape: RouteShape, request_id: str
+) -> None:
+    """Raise RouteRowsError where a payload has not one row per token from `start` but the last.
 
-    Only lengths are looked at: the rows are decoded where the session becomes samples.
+    Only lengths are looked at: the rows are decoded where the session becomes samples, and what
+    cannot be told here is said there.
     """
+    wanted = max(num_tokens - 1 - start, 0)
     found = num_rows(payload, shape.num_layers, shape.top_k) if isinstance(payload, str) else None
-    if found == wanted or found is None:  # Decoding says what cannot be told here.
-        return None
-    return f"{found} rows came where {wanted} were asked for"
+    if found not in (wanted, None):
+        raise RouteRowsError(
+            f"{found} rows came where {wanted} were asked for; the server ignored "
+            "routed_experts_start_len or lost rows",
+            request_id=request_id,
+            first_row=start,
+            end_row=start + found,
+        )
 
 
 def joined(

@@ -7,12 +7,12 @@ import time
 
 import numpy as np
 import pytest
+from sessions import MODEL, Kind, SessionServer, meta_of
 
 from miles_periodic.compat.cpu import tiny_model
 from miles_periodic.compat.cpu.sglang_server import ServerSetup, SGLangServer
 from miles_periodic.compat.tree import Tree
 from miles_periodic.plugins.kv_preservation.feature import salt_of
-from sessions import MODEL, Kind, SessionServer, meta_of
 
 pytestmark = pytest.mark.real
 

@@ -72,6 +72,7 @@ def test_the_features_and_their_settings_are_these():
             "compact_wire",
             "keep_rows_on_retraction",
             "max_constant_run",
+            "max_rank_bytes",
             "prove_round_trip",
         ],
         "kv-preservation": ["max_off_policy_steps", "pause_in_place", "prove_salt", "salt"],
@@ -95,6 +96,15 @@ def test_the_commands_and_their_options_are_these():
         "miles bench": [],
         "miles bench boot": ["--json", "--runs"],
         "miles bench packing": ["--json"],
+        "miles bench router-replay": [
+            "--experts",
+            "--held",
+            "--json",
+            "--layers",
+            "--new",
+            "--repeats",
+            "--top-k",
+        ],
     }
 
 
