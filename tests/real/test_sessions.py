@@ -7,7 +7,7 @@ import time
 
 import numpy as np
 import pytest
-from sessions import MODEL, Kind, SessionServer, meta_of
+from session_talk import MODEL, Kind, SessionServer, meta_of
 
 from miles_periodic.compat.cpu import tiny_model
 from miles_periodic.compat.cpu.sglang_server import ServerSetup, SGLangServer
