@@ -9,6 +9,8 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +21,7 @@ import numpy as np
 from miles_periodic.compat.catalog import BINDINGS
 from miles_periodic.compat.cpu import tiny_model
 from miles_periodic.compat.cpu.environment import LOOPBACK, cpu_environment
-from miles_periodic.compat.cpu.sglang_server import ServerRefusal, _answer
+from miles_periodic.compat.cpu.sglang_server import ServerRefusal
 from miles_periodic.compat.manifest import FeatureReference, RunManifest
 from miles_periodic.compat.plan import make_plan
 from miles_periodic.compat.roll_call.server import RollCallServer
@@ -152,13 +154,19 @@ class SessionServer:
 
     def ask(self, path: str, method: str = "POST", **body: Any) -> Any:
         """The parsed answer; ServerRefusal where the status says that it failed."""
-        import urllib.request
+        content = self.ask_bytes(path, method, **body)
+        return json.loads(content) if content else None
 
+    def ask_bytes(self, path: str, method: str = "POST", **body: Any) -> bytes:
+        """The answer as it came; ServerRefusal where the status says that it failed."""
         content = json.dumps(body).encode() if method == "POST" else None
         headers = {"Content-Type": "application/json"}
-        return _answer(
-            urllib.request.Request(self.url + path, content, headers, method=method), 120
-        )
+        request = urllib.request.Request(self.url + path, content, headers, method=method)
+        try:
+            with urllib.request.urlopen(request, timeout=120) as response:
+                return response.read()
+        except urllib.error.HTTPError as error:
+            raise ServerRefusal(error.code, error.read().decode(errors="replace")) from error
 
     def open_session(self) -> Session:
         return Session(self, self.ask("/sessions")["session_id"])
