@@ -16,6 +16,10 @@ session_facts    what must be known of the servers before a session's first requ
 session_chat     a chat request through the session server of Miles 0.0.2
 session_core     a chat request through the session server of Miles main
 session_samples  from a session's records to samples
+routing_keys     keys and ranks on requests that Miles sends without
+router           which server of Miles's Python router takes a request
+router_wire      what a request and its response say about routing
+server_watch     what the router's servers report of themselves
 routed_experts   the routes of a response, assembled before anybody decodes it
 route_shape      the shape of one token's routes
 per_token        the one place that cuts a sample

@@ -2,6 +2,7 @@
 
 launch, rollout, server, training  the bindings, by the role that decides
 sessions                           those of rollouts through the session server
+routing                            those of the choice of a server and a rank
 weights                            those of weight updates and of the age of rollouts
 features                           what each feature, setting and hook needs
 """
@@ -11,7 +12,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from miles_periodic.compat.binding import Binding
-from miles_periodic.compat.catalog import launch, rollout, server, sessions, training, weights
+from miles_periodic.compat.catalog import (
+    launch,
+    rollout,
+    routing,
+    server,
+    sessions,
+    training,
+    weights,
+)
 from miles_periodic.compat.catalog.features import (
     ALWAYS,
     FEATURE_BINDINGS,
@@ -43,7 +52,7 @@ __all__ = [
 
 BINDINGS: dict[str, Binding] = {
     binding.name: binding
-    for room in (launch, rollout, sessions, server, training, weights)
+    for room in (launch, rollout, sessions, server, training, weights, routing)
     for binding in room.BINDINGS
 }
 
