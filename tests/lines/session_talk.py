@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import time
@@ -210,6 +211,21 @@ class Session:
         assert done.returncode == 0, done.stderr[-3000:]
         made = np.load(to)
         return made["tokens"], made["rows"]
+
+    def decoded(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Tokens and routes of each sample in the reply of Miles main, which the driver decodes."""
+        content = self.server.ask_bytes(f"{self.path}/samples")
+        (length,) = struct.unpack("<Q", content[:8])
+        header, data = json.loads(content[8 : 8 + length]), content[8 + length :]
+
+        def tensor(name: str, dtype: str) -> np.ndarray:
+            begin, end = header[name]["data_offsets"]
+            return np.frombuffer(data[begin:end], dtype).reshape(header[name]["shape"])
+
+        numbers = sorted(name.partition(".")[2] for name in header if name.startswith("tokens."))
+        routed = "rollout_routed_experts"
+        assert {header[f"{routed}.{n}"]["dtype"] for n in numbers} == {"I32"}
+        return [(tensor(f"tokens.{n}", "<i8"), tensor(f"{routed}.{n}", "<i4")) for n in numbers]
 
 
 def meta_of(record: dict[str, Any]) -> dict[str, Any]:

@@ -1,9 +1,5 @@
 """The session server of Miles at git main, v1 and v2: new rows only, whatever the pause mode."""
 
-import json
-import struct
-
-import numpy as np
 import pytest
 from session_backend import SessionBackend, routes
 from session_talk import Kind, ServerRefusal, SessionServer
@@ -65,22 +61,6 @@ def talk(server, backend):
     return server.open_session()
 
 
-def samples_of(talk):
-    """(tokens, routes) of each sample, from the reply that the rollout manager decodes."""
-    content = talk.server.ask_bytes(f"{talk.path}/samples")
-    (length,) = struct.unpack("<Q", content[:8])
-    header, data = json.loads(content[8 : 8 + length]), content[8 + length :]
-
-    def tensor(name, dtype):
-        begin, end = header[name]["data_offsets"]
-        return np.frombuffer(data[begin:end], dtype).reshape(header[name]["shape"])
-
-    numbers = sorted(name.partition(".")[2] for name in header if name.startswith("tokens."))
-    routed = "rollout_routed_experts"
-    assert {header[f"{routed}.{n}"]["dtype"] for n in numbers} == {"I32"}
-    return [(tensor(f"tokens.{n}", "<i8"), tensor(f"{routed}.{n}", "<i4")) for n in numbers]
-
-
 def starts(backend):
     return [request.get(START, 0) for request in backend.asked]
 
@@ -91,7 +71,7 @@ def test_miles_3307_rows_of_earlier_turns_stay_over_an_update_in_every_mode(talk
         backend.version = str(first + turn // 3)
         backend.compact = turn % 2 == 1
         talk.say(f"Turn {turn}.")
-    ((tokens, rows),) = samples_of(talk)
+    ((tokens, rows),) = talk.decoded()
     update = starts(backend)[3]
     assert starts(backend) == sorted(set(starts(backend)))
     assert rows[:update].tolist() == routes(tokens[:-1], first)[:update].tolist()
@@ -103,7 +83,7 @@ def test_a_turn_without_routes_ends_the_sample(talk, backend):
     for turn in range(4):
         backend.aborts = turn == 2
         talk.say(f"Turn {turn}.")
-    ((tokens, rows),) = samples_of(talk)
+    ((tokens, rows),) = talk.decoded()
     assert len(rows) == len(tokens) - 1 == starts(backend)[2] == starts(backend)[3]
 
 
@@ -115,7 +95,7 @@ def test_a_turn_that_is_asked_again_asks_from_where_it_parts(talk, backend):
     talk.say("Another question.")
     assert starts(backend)[3] == starts(backend)[2]
     version = int(backend.version)
-    for tokens, rows in samples_of(talk):
+    for tokens, rows in talk.decoded():
         assert rows.tolist() == routes(tokens[:-1], version).tolist()
 
 
@@ -131,6 +111,6 @@ def test_an_answer_by_a_server_that_was_not_updated_is_no_turn(talk, backend):
 
 def test_every_binding_of_the_server_was_applied_and_called(server, talk, backend):
     talk.say("Turn 0.")
-    assert len(samples_of(talk)) == 1
+    assert len(talk.decoded()) == 1
     (row,) = [r for r in server.roll_call.roll.rows() if r["role"] == "session-server"]
     assert {"session/new-rows", "session/assemble", "session/widen"} <= set(row["applied"])
