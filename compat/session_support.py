@@ -9,6 +9,7 @@ from typing import Any
 from miles_periodic.compat.catalog import NOTHING, SESSION_BINDINGS, every_name, names_for_sessions
 from miles_periodic.compat.catalog.features import Need
 from miles_periodic.compat.drift import with_known_shapes
+from miles_periodic.compat.probes.sessions import sightings
 from miles_periodic.compat.tree import Tree
 from miles_periodic.hooks.decisions import Decision, Inject
 from miles_periodic.hooks.errors import PeriodicError
@@ -24,7 +25,11 @@ def with_sessions(decision: Decision, slug: str, tree: Tree, accept_drift: bool)
         return decision
     found = with_known_shapes(replace(decision, bindings=names), slug, tree, accept_drift)
     if isinstance(found, Inject):
-        return replace(found, bindings=tuple(dict.fromkeys((*decision.bindings, *names))))
+        return replace(
+            found,
+            evidence=(*decision.evidence, *sightings(tree)),
+            bindings=tuple(dict.fromkeys((*decision.bindings, *names))),
+        )
     obstacle = f"no session server, as {found.target} is not as known"
     return replace(decision, reason=f"{decision.reason}; {obstacle}")
 

@@ -24,9 +24,14 @@ def next_row(prefix: SessionPrefix, tokens: Sequence[int]) -> int:
 
 def num_equal(one: Sequence[int], other: Sequence[int], limit: int) -> int:
     """How many of the first `limit` tokens are equal up to the first that differs."""
-    if list(one[:limit]) == list(other[:limit]):
+    # Lists are compared in C, and nearly always equal; a list and a tuple never are.
+    if _listed(one)[:limit] == _listed(other)[:limit]:
         return limit
     return next(index for index in range(limit) if one[index] != other[index])
+
+
+def _listed(tokens: Sequence[int]) -> list[int]:
+    return tokens if isinstance(tokens, list) else list(tokens)
 
 
 def check_count(
