@@ -90,6 +90,7 @@ def add_fields(turn: Turn, prefix: SessionPrefix, request: dict[str, Any]) -> No
 
 def refusal(turn: Turn, choice: Mapping[str, Any], num_completion_tokens: int) -> str | None:
     """Why an answer must not be recorded, by the first feature that says so."""
+    replays = getattr(turn.arguments, "use_rollout_routing_replay", False)
     with ends_the_run("session/answer"):
         answers = each_answer(
             "session_response_refusal",
@@ -97,7 +98,7 @@ def refusal(turn: Turn, choice: Mapping[str, Any], num_completion_tokens: int) -
             request=turn.request,
             meta_info=choice["meta_info"],
             num_tokens=len(turn.request["input_ids"]) + num_completion_tokens,
-            shape=shape_of(turn.arguments),
+            shape=shape_of(turn.arguments) if replays else None,
         )
         return next((f"{slug}: {text}" for slug, text in answers), None)
 

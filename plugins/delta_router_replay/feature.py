@@ -118,10 +118,10 @@ class DeltaRouterReplay(Feature):
         request: Mapping[str, Any],
         meta_info: Mapping[str, Any],
         num_tokens: int,
-        shape: RouteShape,
+        shape: RouteShape | None,
     ) -> str | None:
         payload = meta_info.get("routed_experts")
-        if payload is not None:
+        if payload is not None and shape is not None:
             with _named_refusal(_CHAT):
                 start = request.get("routed_experts_start_len", 0)
                 sessions.check_count(payload, start, num_tokens, shape, str(meta_info.get("id")))

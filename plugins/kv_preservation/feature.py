@@ -129,7 +129,7 @@ class KVPreservation(Feature):
         request: Mapping[str, Any],
         meta_info: Mapping[str, Any],
         num_tokens: int,
-        shape: RouteShape,
+        shape: RouteShape | None,
     ) -> str | None:
         answered = meta_info.get("weight_version")
         if answered is None:

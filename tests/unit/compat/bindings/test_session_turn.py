@@ -9,6 +9,7 @@ from miles_periodic.compat.bindings.session_turn import (
     current_turn,
     ends_the_run,
     prefix_of,
+    refusal,
 )
 from miles_periodic.hooks import PeriodicError
 from miles_periodic.hooks.values import SessionPrefix
@@ -44,6 +45,20 @@ def test_all_turns_of_a_session_share_its_state():
     assert current_turn() is first
     assert begin_turn("arguments", one).rollout is first.rollout
     assert begin_turn("arguments", other).rollout is not first.rollout
+
+
+def test_a_run_that_replays_no_routes_needs_no_experts(monkeypatch):
+    seen = []
+
+    def answers(hook, **parts):
+        seen.append(parts["shape"])
+        yield "a", "too old"
+
+    monkeypatch.setattr("miles_periodic.compat.bindings.session_turn.each_answer", answers)
+    turn = begin_turn(SimpleNamespace(), SimpleNamespace())
+    turn.request = {"input_ids": [1]}
+    assert refusal(turn, {"meta_info": {}}, 1) == "a: too old"
+    assert seen == [None]
 
 
 def test_an_error_of_a_feature_ends_the_run_and_is_not_swallowed(monkeypatch):
