@@ -49,9 +49,10 @@ def session_response_refusal(
     Called in the session server after each successful response, before anything is recorded.
     `rollout` is the session's state, `request` the body as it left, `meta_info` that of the
     response's choice, `num_tokens` the prompt's and the completion's together, `shape` that of
-    one row of routes, or `None` in a run that replays none. A text is answered to the agent with status 502, and the session stays as
-    it was, so that the turn can be asked again; `None` takes the response. Raises `PeriodicError`
-    where asking again cannot help: the run ends. Composed: the first text is the answer.
+    one row of routes, or `None` in a run that replays none. A text is answered to the agent with
+    status 502, and the session stays as it was, so that the turn can be asked again; `None` takes
+    the response. Raises `PeriodicError` where asking again cannot help: the run ends. Composed:
+    the first text is the answer.
     """
 
 
