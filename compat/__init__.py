@@ -11,6 +11,7 @@ bindings/       per feature: the adapters
 apply           one binding onto one imported module, and the proof that it is still there
 catalog/        the bindings that exist, and which of them a feature or a setting needs
 drift           whether the targets of an injection look as they were known
+session_support whether a feature reaches rollouts through Miles's session server
 plan            feature x upstream to a decision, with the environment it was made for
 environment     what else decides: Python, torch, devices, Ray, runsc, Slurm
 manifest        the plan as every process of a run receives it

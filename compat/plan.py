@@ -17,6 +17,7 @@ from miles_periodic.compat.catalog import (
 )
 from miles_periodic.compat.drift import with_known_shapes, without_known_shape
 from miles_periodic.compat.probes import PROBES, Probe
+from miles_periodic.compat.session_support import with_sessions
 from miles_periodic.compat.tree import Tree
 from miles_periodic.hooks.decisions import (
     UPSTREAMS,
@@ -209,7 +210,8 @@ def _decide(question: _Question, tree: Tree | None) -> Decision:
     try:
         decision = _with_settings(question.probe(tree), question, tree)
         if isinstance(decision, Inject):
-            return with_known_shapes(decision, question.slug, tree, question.accept_drift)
+            known = with_known_shapes(decision, question.slug, tree, question.accept_drift)
+            return with_sessions(known, question.slug, tree, question.accept_drift)
     except (PeriodicError, OSError) as error:
         return _unreadable(tree, error)
     return decision

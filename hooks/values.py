@@ -70,6 +70,36 @@ class RouteShape:
 
 
 @dataclass(frozen=True, slots=True)
+class SessionPrefix:
+    """What a session holds for the checkpoint that its next chat request builds on.
+
+    tokens: of the checkpoint, prompt first; empty before the first turn.
+    num_rows: rows of routes, from row 0 on and without a gap, that its records carry for them.
+    """
+
+    tokens: Sequence[int] = ()
+    num_rows: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SessionTurn:
+    """One recorded turn of a session.
+
+    tokens: the request's prompt ids and the completion's.
+    start: the first row of routes that the request asked for.
+    payload: the response's `routed_experts`, or None where it carried none.
+    request_id: names the response in errors.
+    weight_version: the version that the server reported with the response, or None.
+    """
+
+    tokens: Sequence[int]
+    start: int
+    payload: Any
+    request_id: str = ""
+    weight_version: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class EarlierTurns:
     """What a rollout had before it was interrupted: its tokens, and the routes that sampled them.
 

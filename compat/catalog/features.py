@@ -106,6 +106,25 @@ SETTING_BINDINGS: dict[str, dict[str, dict[str, tuple[Need, ...]]]] = {
     },
 }
 
+_SESSION_REQUEST: tuple[Need, ...] = (
+    ("session/chat", "session/begin"),
+    ("session/chat-tree", NOTHING),
+    ("session/new-rows", "session/proxy"),
+    ("session/answer", "session/record"),
+)
+_SESSION_SAMPLES: tuple[Need, ...] = (
+    ("session/full-assembly", NOTHING),
+    ("session/assemble", "session/assemble-closures"),
+    ("session/widen", NOTHING),
+)
+
+#: Feature slug to upstream to what it needs besides for rollouts through Miles's session server. A
+#: tree in which some of it cannot be bound has the feature, and runs without a session server.
+SESSION_BINDINGS: dict[str, dict[str, tuple[Need, ...]]] = {
+    "delta-router-replay": {"miles": (*_SESSION_REQUEST, *_SESSION_SAMPLES)},
+    "kv-preservation": {"miles": _SESSION_REQUEST},
+}
+
 #: Hook to the bindings, all on one upstream, through which it is called: what a feature of
 #: somebody else's plugin, for which there is no probe here, needs.
 HOOK_BINDINGS: dict[str, tuple[Need, ...]] = {
@@ -113,6 +132,10 @@ HOOK_BINDINGS: dict[str, tuple[Need, ...]] = {
     "server_proofs": _REQUEST,
     "generate_request_fields": _REQUEST,
     "wants_weight_version": _REQUEST,
+    "reaches_into_sessions": ("launch/arguments",),
+    "session_request_fields": _SESSION_REQUEST,
+    "session_response_refusal": _SESSION_REQUEST,
+    "routed_experts_of_session": _SESSION_SAMPLES,
     "routed_experts_of_response": _ROUTES,
     "routed_experts_on_the_wire": (("server/encode-rows", "server/encode-rows-in-mixin"),),
     "routed_experts_for_training": _REPLAY,

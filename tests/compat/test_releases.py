@@ -62,6 +62,8 @@ def test_every_target_that_the_wheel_has_has_a_known_shape(unpacked):
     tree = Tree.at("miles", unpacked(*WHEEL))
     for target in targets_of("miles"):
         shape = fingerprints.of_target(tree, target)
+        if shape is None:  # A binding of another tree's.
+            continue
         known = [k.fingerprint for k in fingerprints.known_shapes().get(target, ())]
         assert shape in (None, *known), f"{target}: record it with compat.fingerprints write"
 
@@ -71,3 +73,4 @@ def test_the_wheel_supports_every_feature_on_every_upstream(unpacked):
     trees = {u: Tree.at(u, folder) for u in ("sglang", "megatron", "miles")}
     plan = make_plan(features(), [f.slug for f in features()], trees, environment={})
     assert plan.problems() == []
+    assert not any("no session server" in row.decision.reason for row in plan.rows)
