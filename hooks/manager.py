@@ -19,7 +19,12 @@ FEATURE_GROUP = "miles_periodic.features"
 _SLUG = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 #: Hooks that replace a decision: two features that implement one are refused.
-EXCLUSIVE_HOOKS = ("routed_experts_of_response", "split_train_batch", "routed_experts_for_training")
+EXCLUSIVE_HOOKS = (
+    "routed_experts_of_pair",
+    "routed_experts_of_response",
+    "split_train_batch",
+    "routed_experts_for_training",
+)
 
 
 def load_plugin(entry_point: EntryPoint) -> tuple[type[Feature], ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from miles_periodic.compat.bindings import server_groups
 from miles_periodic.compat.bindings.features import merged_answers
 from miles_periodic.compat.boot import member
 from miles_periodic.hooks.errors import PeriodicError
@@ -28,4 +29,5 @@ def complete(wrapped, instance, args, kwargs):
         if getattr(arguments, name) != value:
             member().notice(f"{name}: {getattr(arguments, name)!r} -> {value!r}")
             setattr(arguments, name, value)
+    server_groups.settle(arguments)
     return arguments

@@ -15,6 +15,7 @@ Need = str | tuple[str, ...]
 ALWAYS: dict[str, tuple[Need, ...]] = {"miles": ("launch/muster",)}
 
 _REQUEST = ("rollout/scope", "rollout/refactored-scope", "rollout/request")
+_SERVERS = ("launch/server-arguments", "launch/running-server")
 
 #: Feature slug to upstream to what an `Inject` there puts in.
 FEATURE_BINDINGS: dict[str, dict[str, tuple[Need, ...]]] = {
@@ -42,16 +43,26 @@ FEATURE_BINDINGS: dict[str, dict[str, tuple[Need, ...]]] = {
             "training/micro-batches",
         ),
     },
+    "decode-radix-cache": {
+        "miles": ("launch/arguments", *_SERVERS),
+    },
 }
 
 #: Feature slug to upstream to a setting to what is put in while that setting is on, besides the
 #: above, whether the feature is native there or injected.
-SETTING_BINDINGS: dict[str, dict[str, dict[str, tuple[Need, ...]]]] = {}
+SETTING_BINDINGS: dict[str, dict[str, dict[str, tuple[Need, ...]]]] = {
+    "delta-router-replay": {
+        "miles": {"join_halves": ("rollout/pairs",)},
+    },
+    "decode-radix-cache": {"sglang": {"refuse_unpaired": ("server/refuse-unpaired",)}},
+}
 
 #: Hook to the bindings through which Miles calls it: what a feature of somebody else's plugin,
 #: for which there is no probe here, needs.
 HOOK_BINDINGS: dict[str, tuple[Need, ...]] = {
     "complete_arguments": ("launch/arguments",),
+    "server_arguments": ("launch/arguments", "launch/server-arguments"),
+    "check_running_server": ("launch/running-server",),
     "server_proofs": _REQUEST,
     "generate_request_fields": _REQUEST,
     "wants_weight_version": _REQUEST,
@@ -60,6 +71,7 @@ HOOK_BINDINGS: dict[str, tuple[Need, ...]] = {
         "rollout/refactored-scope",
         "rollout/routed-experts",
     ),
+    "routed_experts_of_pair": ("rollout/scope", "rollout/refactored-scope", "rollout/pairs"),
     "routed_experts_for_training": ("training/routed-experts",),
     "split_train_batch": ("training/split", "training/plan", "training/micro-batches"),
 }

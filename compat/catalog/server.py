@@ -1,4 +1,4 @@
-"""What the servers bind: the routes of a request."""
+"""What the servers bind: the routes of a request, and requests that would end a server."""
 
 from __future__ import annotations
 
@@ -31,5 +31,11 @@ BINDINGS = (
             "sglang.srt.layers.moe.routed_experts_capturer:"
             "_RoutedExpertsCapturerReal.get_routed_experts",
         ),
+    ),
+    Binding(
+        name="server/refuse-unpaired",
+        upstream="sglang",
+        target="sglang.srt.managers.tokenizer_manager:TokenizerManager._create_tokenized_object",
+        adapter=f"{_ADAPTERS}.unpaired:refuse",
     ),
 )

@@ -15,6 +15,7 @@ replay_order          replayed routes in the order of Megatron's padded batches
 trainer_start         what a train actor refuses to start with
 start_up              a quicker start of the many processes of a run
 stock_sglang          what a stock release of SGLang needs besides
+prefill_decode        what a prefill or decode server needs besides
 
 environment           the variables of a CPU run
 logical_gpus          a Ray instance on this machine whose GPUs are numbers

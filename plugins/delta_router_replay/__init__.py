@@ -2,6 +2,7 @@
 
 route_rows  the rows of one trajectory, compact and append-only
 payload     what a response may carry, decoded and checked
+halves      what a prefill and a decode server answered together, joined
 settings    what a user can set
 feature     the hooks
 """

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from miles_periodic.hooks import Feature, PeriodicError, RolloutState, hookimpl
-from miles_periodic.hooks.values import RouteShape, ServerProof, proof_salt
+from miles_periodic.hooks.values import RouteShape, ServerGroup, ServerProof, proof_salt
+from miles_periodic.plugins.delta_router_replay import halves
 from miles_periodic.plugins.delta_router_replay.payload import RouteRowsError
 from miles_periodic.plugins.delta_router_replay.route_rows import RouteRows
 from miles_periodic.plugins.delta_router_replay.settings import DeltaRouterReplaySettings
@@ -35,9 +36,13 @@ class DeltaRouterReplay(Feature):
     pull_requests = ("sglang#24851", "sglang#31219", "miles#2278", "miles#3307")
     exit = "Miles asks for a delta on every rollout path, in every pause mode."
 
+    def __init__(self, settings: DeltaRouterReplaySettings | None = None) -> None:
+        super().__init__(settings)
+        self._replays = False
+
     @hookimpl
     def complete_arguments(self, arguments: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        replays = arguments.get("use_rollout_routing_replay")
+        self._replays = replays = bool(arguments.get("use_rollout_routing_replay"))
         if replays and arguments.get("use_session_server"):
             raise PeriodicError(
                 "Miles's session server asks for all routes on every turn, beside this feature.",
@@ -47,6 +52,34 @@ class DeltaRouterReplay(Feature):
                 remedy=f"Take the feature out with -{SLUG}, or roll out without session servers.",
             )
         return None
+
+    @hookimpl
+    def server_arguments(self, servers: ServerGroup) -> Mapping[str, Any] | None:
+        if servers.role == "prefill" and self._replays:
+            _refuse_half_routes(servers, self.settings.join_halves)
+        return None
+
+    @hookimpl
+    def routed_experts_of_pair(
+        self,
+        prefill: Mapping[str, Any],
+        decode: Mapping[str, Any],
+        request: Mapping[str, Any],
+        request_id: str,
+    ) -> str | None:
+        num_prompt_tokens = len(request["input_ids"])
+        meta = decode.get("meta_info", {})
+        try:
+            return halves.join(
+                prefill.get("meta_info", {}).get("routed_experts"),
+                meta.get("routed_experts"),
+                start=request.get("routed_experts_start_len") or 0,
+                num_prompt_tokens=num_prompt_tokens,
+                num_tokens=num_prompt_tokens + meta.get("completion_tokens", 0),
+                request_id=request_id,
+            )
+        except RouteRowsError as error:
+            raise _refusal(error) from error
 
     @hookimpl
     def server_proofs(self, request: Mapping[str, Any]) -> Sequence[ServerProof] | None:
@@ -90,6 +123,28 @@ class DeltaRouterReplay(Feature):
     @hookimpl
     def routed_experts_for_training(self, rows: np.ndarray) -> np.ndarray | None:
         return None if rows.dtype == np.int32 else rows.astype(np.int32)
+
+
+def _refuse_half_routes(prefill: ServerGroup, joins: bool) -> None:
+    """Raise PeriodicError where a run with prefill servers could not have a prompt's routes."""
+    if not prefill.prefill_returns_routes:
+        raise PeriodicError(
+            "This SGLang's prefill servers do not answer with the routes of a prompt.",
+            feature=SLUG,
+            target="sglang.srt.disaggregation.prefill",
+            expected="routed experts collected when a prompt's KV was sent",
+            found="nothing that collects them",
+            remedy="Use SGLang 0.5.22 or later, drop --use-rollout-routing-replay, or roll out "
+            "without prefill servers.",
+        )
+    if not joins:
+        raise PeriodicError(
+            "Routers hand on the decode server's routes only, which are none of the prompt's.",
+            feature=SLUG,
+            expected=f"{SLUG}.join_halves=true",
+            found=f"{SLUG}.join_halves=false",
+            remedy=f"Set {SLUG}.join_halves=true, or drop --use-rollout-routing-replay.",
+        )
 
 
 def _refusal(error: RouteRowsError) -> PeriodicError:

@@ -17,3 +17,7 @@ class DeltaRouterReplaySettings(FeatureSettings):
     max_constant_run: int | None = Field(default=4096, ge=1)
     """Refuse a payload with more equal rows in a row than this: padding or a stale buffer, not
     routing. Off where it is left out of reach; a repetition of one token can be long."""
+
+    join_halves: bool = True
+    """Under prefill/decode disaggregation, send a request for routes to both servers of a pair,
+    past the router, and join prefill's rows with decode's. Off, such a run is refused."""

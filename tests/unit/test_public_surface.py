@@ -36,10 +36,13 @@ def test_the_names_that_a_plugin_imports_are_these():
 
 def test_the_hooks_are_these():
     assert sorted(vars(build_manager([]).hook)) == [
+        "check_running_server",
         "complete_arguments",
         "generate_request_fields",
         "routed_experts_for_training",
+        "routed_experts_of_pair",
         "routed_experts_of_response",
+        "server_arguments",
         "server_proofs",
         "split_train_batch",
         "wants_weight_version",
@@ -49,6 +52,7 @@ def test_the_hooks_are_these():
 def test_the_hooks_that_only_one_feature_may_answer_are_these():
     assert sorted(EXCLUSIVE_HOOKS) == [
         "routed_experts_for_training",
+        "routed_experts_of_pair",
         "routed_experts_of_response",
         "split_train_batch",
     ]
@@ -57,7 +61,8 @@ def test_the_hooks_that_only_one_feature_may_answer_are_these():
 def test_the_features_and_their_settings_are_these():
     assert {f.slug: sorted(f.settings_model.model_fields) for f in features()} == {
         "cost-aware-packing": ["recompute", "seed", "time_budget_seconds"],
-        "delta-router-replay": ["max_constant_run", "prove_round_trip"],
+        "decode-radix-cache": ["prove_reuse", "refuse_unpaired"],
+        "delta-router-replay": ["join_halves", "max_constant_run", "prove_round_trip"],
         "kv-preservation": ["pause_in_place", "prove_salt", "salt"],
     }
 
