@@ -102,9 +102,24 @@ def _wrapper(name: str, original: Any, adapter: Adapter, *, travels: bool) -> Ca
 
         setattr(bound, _MARK, name)
         return bound
-    wrapper = wrapt.FunctionWrapper(original, functools.partial(consult, name, adapter))
+    wrapper = _ByName(original, functools.partial(consult, name, adapter))
     setattr(wrapper, _MARK, name)
     return wrapper
+
+
+class _ByName(wrapt.FunctionWrapper):
+    """A wrapper that pickles as the name of its target.
+
+    Ray pickles the functions that a `@ray.remote` class uses along with it; the process that
+    unpickles the name imports the module, which puts its own wrapper in.
+    """
+
+    def __reduce_ex__(self, protocol):
+        return _named, (self.__module__, self.__qualname__)
+
+
+def _named(module: str, qualname: str) -> Any:
+    return functools.reduce(getattr, qualname.split("."), importlib.import_module(module))
 
 
 def consult(

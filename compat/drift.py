@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from miles_periodic.compat import fingerprints
@@ -32,6 +32,18 @@ def with_known_shapes(decision: Inject, slug: str, tree: Tree, accept_drift: boo
         reason = f"{decision.reason}; drift accepted on request: {'; '.join(drifted)}"
         return replace(decision, reason=reason)
     return decision
+
+
+def without_known_shape(names: Iterable[str], tree: Tree) -> tuple[str, ...]:
+    """The targets of those bindings that a tree has not, or has in an unknown shape."""
+    targets = sorted({t for name in names for t in BINDINGS[name].targets})
+    known = fingerprints.known_shapes()
+    return tuple(
+        target
+        for target in targets
+        if fingerprints.of_target(tree, target)
+        not in [k.fingerprint for k in known.get(target, ())]
+    )
 
 
 def _missing(decision: Inject, target: str) -> Unsupported:

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from miles_periodic.compat import environment as surroundings
-from miles_periodic.compat.catalog import HOOK_BINDINGS, names_for_hooks, names_for_settings
-from miles_periodic.compat.drift import with_known_shapes
+from miles_periodic.compat.catalog import (
+    HOOK_BINDINGS,
+    names_for_hooks,
+    names_for_settings,
+    upstream_of_hook,
+)
+from miles_periodic.compat.drift import with_known_shapes, without_known_shape
 from miles_periodic.compat.probes import PROBES, Probe
 from miles_periodic.compat.tree import Tree
 from miles_periodic.hooks.decisions import (
@@ -130,7 +136,7 @@ class _Question:
     slug: str
     upstream: str
     probe: Probe
-    settings_on: tuple[str, ...]
+    settings: FeatureSettings
     accept_drift: bool
 
 
@@ -149,8 +155,8 @@ def make_plan(
     on: slugs that the user asked for; the others are off and no tree is read for them.
     trees: upstream to its tree; one that is missing is not installed.
     accept_drift: slugs whose bindings may meet shapes that are not known; recorded in the reason.
-    settings: slug to its settings, where they are not the defaults; a setting that is on may
-        need bindings of its own.
+    settings: slug to its settings, where they are not the defaults. A setting that is on may
+        need bindings of its own; one that is None takes them where the tree's shapes are known.
     idle: slug to why this run has nothing to do for a feature: one that cannot be had is then off.
 
     Raises PeriodicError where `on` or `accept_drift` names a feature that is not known.
@@ -158,16 +164,10 @@ def make_plan(
     slugs = [feature.slug for feature in features]
     check_slugs("--plugins", on, slugs)
     check_slugs("--accept-drift", accept_drift, slugs)
-    chosen = settings or {}
     questions = [
-        _Question(
-            feature.slug,
-            upstream,
-            probe,
-            _settings_on(feature, chosen),
-            feature.slug in accept_drift,
-        )
+        _Question(feature.slug, upstream, probe, chosen, feature.slug in accept_drift)
         for feature in features
+        for chosen in [(settings or {}).get(feature.slug) or feature.settings_model()]
         for upstream, probe in _in_order(_probes_of(feature))
     ]
     rows = [
@@ -197,22 +197,18 @@ def _without_needless(rows: Sequence[Row], idle: Mapping[str, str]) -> list[Row]
 
 
 def _probes_of(feature: type[Feature]) -> Mapping[str, Probe]:
-    """The probes of a feature; for one of somebody else's plugin, what its hooks need of Miles."""
+    """The probes of a feature; for one of somebody else's plugin, what its hooks need."""
     if feature.slug in PROBES:
         return PROBES[feature.slug]
-    hooks = [hook for hook in HOOK_BINDINGS if hasattr(feature, hook)]
-    return {"miles": lambda tree: _by_hooks(hooks, tree)}
+    called_by: dict[str, list[str]] = {}
+    for hook in HOOK_BINDINGS:
+        if hasattr(feature, hook):
+            called_by.setdefault(upstream_of_hook(hook), []).append(hook)
+    return {u: partial(_by_hooks, hooks) for u, hooks in (called_by or {"miles": []}).items()}
 
 
 def _in_order(probes: Mapping[str, Probe]) -> list[tuple[str, Probe]]:
     return [(upstream, probes[upstream]) for upstream in UPSTREAMS if upstream in probes]
-
-
-def _settings_on(
-    feature: type[Feature], settings: Mapping[str, FeatureSettings]
-) -> tuple[str, ...]:
-    chosen = settings.get(feature.slug) or feature.settings_model()
-    return tuple(name for name, value in chosen if value)
 
 
 def _by_hooks(hooks: Sequence[str], tree: Tree) -> Decision:
@@ -253,13 +249,29 @@ def _with_settings(decision: Decision, question: _Question, tree: Tree) -> Decis
     """`decision` with the bindings of the settings that are on, native or injected as it was."""
     if not isinstance(decision, Native | Inject):
         return decision
-    names = names_for_settings(question.slug, question.upstream, question.settings_on, tree)
+    offered, without = _offered(question, tree)
+    names = names_for_settings(
+        question.slug, question.upstream, (*question.settings.names_on(), *offered), tree
+    )
+    put_in = (f"settings put in {', '.join(names)}",) if names else ()
+    reason = "; ".join((decision.reason, *put_in, *without))
     if not names:
-        return decision
+        return replace(decision, reason=reason)
     before = decision.bindings if isinstance(decision, Inject) else ()
-    bindings = tuple(dict.fromkeys((*before, *names)))
-    reason = f"{decision.reason}; settings put in {', '.join(names)}"
-    return Inject(reason, decision.evidence, bindings)
+    return Inject(reason, decision.evidence, tuple(dict.fromkeys((*before, *names))))
+
+
+def _offered(question: _Question, tree: Tree) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The settings that are left open and can be had, and a clause for each that cannot."""
+    offered, without = [], []
+    for setting in question.settings.names_left_open():
+        names = names_for_settings(question.slug, question.upstream, (setting,), tree)
+        unknown = without_known_shape(names, tree)
+        if unknown:
+            without.append(f"without {setting}: no known shape of {', '.join(unknown)}")
+        elif names:
+            offered.append(setting)
+    return tuple(offered), tuple(without)
 
 
 def _unreadable(tree: Tree, error: PeriodicError | OSError) -> Unsupported:

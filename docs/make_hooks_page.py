@@ -3,11 +3,12 @@
 import inspect
 from pathlib import Path
 
-from miles_periodic.hooks import launching, rollout, training
+from miles_periodic.hooks import launching, rollout, serving, training
 
 TITLES = {
     launching: "Launching: the driver",
     rollout: "Rollout: the processes that talk to the servers",
+    serving: "Serving: the servers' schedulers",
     training: "Training: who trains on what",
 }
 HEAD = """# Hooks

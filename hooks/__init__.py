@@ -8,6 +8,7 @@ selection     `--plugins` text to the features that are on
 settings      TOML, environment and command line to one frozen model per feature
 values        the plain values that hooks exchange
 rollout       hook specs that the rollout processes call
+serving       hook specs that the rollout servers call
 training      hook specs that the trainer and its data path call
 launching     hook specs that the launcher and the driver call
 manager       entry points to features, features to a pluggy manager

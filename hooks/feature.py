@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, get_args
 
 import pluggy
 from pydantic import BaseModel, ConfigDict
@@ -17,6 +17,15 @@ class FeatureSettings(BaseModel):
     """Base of every feature's settings: frozen, and an unknown key is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    def names_on(self) -> tuple[str, ...]:
+        """The settings that are on; a number is on also where it is 0, for it bounds something."""
+        return tuple(n for n, v in self if v or (v == 0 and not isinstance(v, bool)))
+
+    def names_left_open(self) -> tuple[str, ...]:
+        """The `bool | None` settings left at None: on wherever they can be had."""
+        fields = type(self).model_fields
+        return tuple(n for n, v in self if v is None and bool in get_args(fields[n].annotation))
 
 
 class Feature:

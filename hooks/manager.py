@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 import pluggy
 
-from miles_periodic.hooks import launching, rollout, training
+from miles_periodic.hooks import launching, rollout, serving, training
 from miles_periodic.hooks.errors import PeriodicError
 from miles_periodic.hooks.feature import PROJECT_NAME, Feature, FeatureSettings
 
@@ -22,6 +22,7 @@ _SLUG = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 EXCLUSIVE_HOOKS = (
     "routed_experts_of_pair",
     "routed_experts_of_response",
+    "routed_experts_on_the_wire",
     "split_train_batch",
     "routed_experts_for_training",
 )
@@ -103,7 +104,7 @@ def build_manager(features: Sequence[Feature]) -> pluggy.PluginManager:
     Raises PeriodicError where two features implement one exclusive hook or a hook is unknown.
     """
     manager = pluggy.PluginManager(PROJECT_NAME)
-    for specs in (launching, rollout, training):
+    for specs in (launching, rollout, serving, training):
         manager.add_hookspecs(specs)
     for hook in EXCLUSIVE_HOOKS:
         owners = [feature.slug for feature in features if hasattr(feature, hook)]

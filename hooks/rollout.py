@@ -6,7 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from miles_periodic.hooks.feature import hookspec
-from miles_periodic.hooks.values import RolloutState, RouteShape, ServerProof
+from miles_periodic.hooks.values import (
+    Cancel,
+    RolloutState,
+    RolloutStep,
+    RouteShape,
+    ServerProof,
+)
 
 
 @hookspec
@@ -73,4 +79,44 @@ def wants_weight_version(rollout: RolloutState) -> bool | None:
 
     Called in the rollout manager once per rollout, before its first request; `rollout` is still
     empty. `None` means that this feature does not need it. First result wins.
+    """
+
+
+@hookspec
+def rollout_response(
+    rollout: RolloutState,
+    tokens: Sequence[int],
+    request: Mapping[str, Any],
+    response: Mapping[str, Any],
+) -> None:
+    """Sees what a server answered to one `/generate` request of a rollout.
+
+    Called in the rollout manager after each turn. `rollout` is the state of the trajectory;
+    `tokens` are the request's token ids (empty for a text prompt); `request` and `response` are
+    the whole request as Miles built it and the whole answer, to be read only. Returns nothing.
+    """
+
+
+@hookspec(firstresult=True)
+def rollout_verdict(
+    rollout: RolloutState, weight_version: str | None, finished: bool
+) -> Cancel | None:
+    """Whether a rollout may go on, and whether a finished one may be trained on.
+
+    Called in the rollout manager: for a rollout in flight before each request, after each answer,
+    and whenever a server reports another version; with `finished` true when its group is complete
+    and again when it is handed to training. `rollout` is the state of the trajectory;
+    `weight_version` is the newest version that any server reported, or None. A `Cancel` ends it:
+    its requests are aborted on the servers, and nothing of its group is trained on. `None` keeps
+    it. First result wins.
+    """
+
+
+@hookspec
+def rollout_step_metrics(step: RolloutStep) -> Mapping[str, float] | None:
+    """Numbers to log with a rollout step, by their full names (`FEATURE/…`).
+
+    Called in the rollout manager once per rollout step, right before Miles logs it. `step` says
+    what became of its rollouts. `None` adds nothing. Composed: two features that log one name are
+    an error that names both.
     """

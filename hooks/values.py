@@ -27,6 +27,33 @@ class RolloutState:
 
 
 @dataclass(frozen=True, slots=True)
+class Cancel:
+    """A rollout is to end now, and nothing of it is to be trained on.
+
+    reason: one clause for the log, such as `it started 3 weight versions ago`.
+    """
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutStep:
+    """What became of the rollouts of one step, by the time it is logged.
+
+    start_weight_versions: for each sample that is trained on, the version under which its rollout
+        started; None where nothing asked for it.
+    weight_version: the newest version that any server has reported, or None.
+    num_cancelled: rollouts that were ended in flight since the last step.
+    num_dropped: samples of finished rollouts that were taken out since the last step.
+    """
+
+    start_weight_versions: tuple[str | None, ...]
+    weight_version: str | None
+    num_cancelled: int = 0
+    num_dropped: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class RouteShape:
     """The shape of one token's routes: (num_layers, top_k) out of num_experts."""
 

@@ -7,9 +7,18 @@ running_server   a server that came up, looked at by the features
 unpaired         requests that would end a decode server
 muster           the driver asks whether every expected binding is in place
 rollout_scope    where one rollout begins and ends
+rollout_flight   a rollout until it is trained on, and what is on record of its start
+rollout_traffic  a rollout's requests and what servers answer
+rollout_step     a step's numbers, and the last word on its samples
+cancellation     rollouts that are ended on the servers and kept out of training
+weight_versions  the newest weight version that a server reported
+weight_update    updates that leave the servers' KV alone
 rollout_request  the fields of a `/generate` request, and the proofs before the first one
 rollout_pairs    requests for routes, sent to both servers of a prefill/decode pair
 routed_experts   the routes of a response, and their dtype in the trainer
 server_routes    a delta of routes from servers that declare it and never read it
+server_retraction   the rows that a retracted request was sampled with
+server_mixed_batch  requests with and without routes in one output batch
+server_wire         a finished request's routes in the form that features choose
 packing          who trains on what, and in which micro-batches
 """

@@ -7,6 +7,7 @@ carry it past the messages that have no room for it, from the tokenizer to the c
 from __future__ import annotations
 
 import inspect
+import sys
 from collections import OrderedDict
 from typing import Any
 
@@ -49,27 +50,54 @@ def remember(wrapped, instance, args, kwargs):
 
 
 def collect(wrapped, instance, args, kwargs):
-    """Symptom: a finished request's routes are gathered from its first row on.
+    """Symptom: a finished request's routes are gathered from its first row on, asked for or not.
 
     Trigger: a request finished. Takes down: nothing. Safe because without a start the native
-    collector runs, and with one the same rows of the same host buffer are read, later ones only.
-    Upstream: sgl-project/sglang#24851, in 0.5.12.
+    collector runs, and with one the same rows of the same host buffer are read, later ones only;
+    rows that nobody asked for are read by nobody. Upstream: sgl-project/sglang#24851, in 0.5.12.
     """
-    request = inspect.signature(wrapped).bind(*args, **kwargs).arguments["req"]
+    request = args[0] if args else kwargs["req"]
     start = _starts.pop(request.rid, 0)
-    rows = _rows_from(instance, request, start) if start else None
-    if rows is None:
+    if not request.return_routed_experts:
+        return None
+    # Where 0.5.12 keeps it, for whoever looks at the rows after they were collected.
+    setattr(request, FIELD, start)
+    if not start or _host_buffer() is None:
         return wrapped(*args, **kwargs)
-    request.routed_experts = rows
+    request.routed_experts = _tensor(request, instance.req_to_token_pool, start, request.seqlen - 1)
     return None
 
 
-def _rows_from(scheduler: Any, request: Any, start: int) -> Any | None:
-    """Rows [start, tokens - 1) of the host buffer, or None where nothing is captured."""
-    from sglang.srt.layers.moe.routed_experts_capturer import get_global_experts_capturer
+def gathered(request: Any, pool: Any, first: int, end: int) -> Any:
+    """Rows [first, end) of a request that holds KV, from the host buffer of captured routes.
 
-    cache = get_global_experts_capturer().get_host_cache()
-    if cache is None:
-        return None
-    slots = scheduler.req_to_token_pool.req_to_token[request.req_pool_idx]
-    return cache.buffer[slots[start : request.seqlen - 1].cpu()]
+    An int32 NumPy array (rows, num_layers, top_k) of its own.
+    """
+    return _tensor(request, pool, first, end).numpy()
+
+
+def _tensor(request: Any, pool: Any, first: int, end: int) -> Any:
+    holder = getattr(request, "kv", request)
+    slots = pool.req_to_token[holder.req_pool_idx]
+    return _host_buffer()[slots[first:end].cpu()]
+
+
+def _host_buffer() -> Any | None:
+    """The host buffer (KV slots, num_layers, top_k), or None where nothing is captured."""
+    capturer = _capturer()
+    cache = None if capturer is None else capturer.host_cache
+    return None if cache is None else cache.buffer
+
+
+def _capturer() -> Any | None:
+    """The process's capturer of routes; the one that captures nothing has no host buffer."""
+    module = next((sys.modules[n] for n in _CAPTURER_MODULES if n in sys.modules), None)
+    capturer = None if module is None else module.get_global_experts_capturer()
+    return capturer if hasattr(capturer, "host_cache") else None
+
+
+#: Where trees keep their capturer; the collector that we wrap has imported its own.
+_CAPTURER_MODULES = (
+    "sglang.srt.state_capturer.routed_experts",
+    "sglang.srt.layers.moe.routed_experts_capturer",
+)

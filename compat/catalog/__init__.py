@@ -1,6 +1,7 @@
 """Which bindings exist, and which of them each feature needs on which upstream.
 
 launch, rollout, server, training  the bindings, by the role that decides
+weights                            those of weight updates and of the age of rollouts
 features                           what each feature, setting and hook needs
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from miles_periodic.compat.binding import Binding
-from miles_periodic.compat.catalog import launch, rollout, server, training
+from miles_periodic.compat.catalog import launch, rollout, server, training, weights
 from miles_periodic.compat.catalog.features import (
     ALWAYS,
     FEATURE_BINDINGS,
@@ -33,11 +34,12 @@ __all__ = [
     "names_for_hooks",
     "names_for_settings",
     "targets_of",
+    "upstream_of_hook",
 ]
 
 BINDINGS: dict[str, Binding] = {
     binding.name: binding
-    for room in (launch, rollout, server, training)
+    for room in (launch, rollout, server, training, weights)
     for binding in room.BINDINGS
 }
 
@@ -56,16 +58,25 @@ def bindings_for(slug: str, upstream: str, tree: Tree) -> tuple[Binding, ...]:
 def names_for_settings(
     slug: str, upstream: str, settings_on: Iterable[str], tree: Tree
 ) -> tuple[str, ...]:
-    """The names of the bindings that those settings of a feature need besides its own."""
+    """The names of the bindings that those settings of a feature need besides its own.
+
+    In the catalog's order, whatever the order of `settings_on`: the last one wraps the others.
+    """
     by_setting = SETTING_BINDINGS.get(slug, {}).get(upstream, {})
-    needs = [need for setting in settings_on for need in by_setting.get(setting, ())]
+    wanted = set(settings_on)
+    needs = [need for setting, listed in by_setting.items() if setting in wanted for need in listed]
     return _chosen((*needs, *(ALWAYS.get(upstream, ()) if needs else ())), tree)
 
 
 def names_for_hooks(hooks: Sequence[str], tree: Tree) -> tuple[str, ...]:
-    """The names of the bindings through which Miles calls those hooks."""
+    """The names of the bindings through which the tree's upstream calls those hooks."""
     needs = [need for hook in hooks for need in HOOK_BINDINGS[hook]]
-    return _chosen((*needs, *ALWAYS["miles"]), tree)
+    return _chosen((*needs, *ALWAYS.get(tree.upstream, ())), tree)
+
+
+def upstream_of_hook(hook: str) -> str:
+    """The upstream whose processes call a hook."""
+    return BINDINGS[every_name(HOOK_BINDINGS[hook])[0]].upstream
 
 
 def every_name(needs: Iterable[Need]) -> tuple[str, ...]:

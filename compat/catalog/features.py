@@ -17,6 +17,15 @@ ALWAYS: dict[str, tuple[Need, ...]] = {"miles": ("launch/muster",)}
 _REQUEST = ("rollout/scope", "rollout/refactored-scope", "rollout/request")
 _SERVERS = ("launch/server-arguments", "launch/running-server")
 
+#: A rollout's start and answers, and the step that it is logged in.
+_SEEN = (
+    "rollout/start",
+    "rollout/refactored-start",
+    "rollout/traffic",
+    ("rollout/logged-step", "rollout/main-logged-step"),
+)
+_CANCELLED = ("rollout/cancellable", "rollout/refactored-cancellable", "rollout/group")
+
 #: Feature slug to upstream to what an `Inject` there puts in.
 FEATURE_BINDINGS: dict[str, dict[str, tuple[Need, ...]]] = {
     "delta-router-replay": {
@@ -24,6 +33,7 @@ FEATURE_BINDINGS: dict[str, dict[str, tuple[Need, ...]]] = {
             "server/carry-start",
             "server/remember-start",
             "server/collect-from-start",
+            ("server/align-mixed-batches", NOTHING),
         ),
         "miles": (
             "launch/arguments",
@@ -33,7 +43,7 @@ FEATURE_BINDINGS: dict[str, dict[str, tuple[Need, ...]]] = {
         ),
     },
     "kv-preservation": {
-        "miles": ("launch/arguments", *_REQUEST),
+        "miles": ("launch/arguments", *_REQUEST, *_SEEN),
     },
     "cost-aware-packing": {
         "miles": (
@@ -50,15 +60,35 @@ FEATURE_BINDINGS: dict[str, dict[str, tuple[Need, ...]]] = {
 
 #: Feature slug to upstream to a setting to what is put in while that setting is on, besides the
 #: above, whether the feature is native there or injected.
+#: A setting that is left at None is offered: its bindings are put in where the tree has known
+#: shapes of all their targets, and the plan says where it has not.
 SETTING_BINDINGS: dict[str, dict[str, dict[str, tuple[Need, ...]]]] = {
+    "decode-radix-cache": {"sglang": {"refuse_unpaired": ("server/refuse-unpaired",)}},
     "delta-router-replay": {
         "miles": {"join_halves": ("rollout/pairs",)},
+        "sglang": {
+            "keep_rows_on_retraction": (
+                ("server/keep-rows", "server/keep-rows-of-batch"),
+                ("server/give-back-rows", "server/give-back-rows-in-mixin"),
+            ),
+            "compact_wire": (("server/encode-rows", "server/encode-rows-in-mixin"),),
+        },
     },
-    "decode-radix-cache": {"sglang": {"refuse_unpaired": ("server/refuse-unpaired",)}},
+    "kv-preservation": {
+        "miles": {
+            "pause_in_place": (
+                "weights/colocated",
+                ("weights/fsdp", "weights/experimental-fsdp", NOTHING),
+                "weights/request",
+                "weights/pause",
+            ),
+            "max_off_policy_steps": _CANCELLED,
+        },
+    },
 }
 
-#: Hook to the bindings through which Miles calls it: what a feature of somebody else's plugin,
-#: for which there is no probe here, needs.
+#: Hook to the bindings, all on one upstream, through which it is called: what a feature of
+#: somebody else's plugin, for which there is no probe here, needs.
 HOOK_BINDINGS: dict[str, tuple[Need, ...]] = {
     "complete_arguments": ("launch/arguments",),
     "server_arguments": ("launch/arguments", "launch/server-arguments"),
@@ -72,6 +102,10 @@ HOOK_BINDINGS: dict[str, tuple[Need, ...]] = {
         "rollout/routed-experts",
     ),
     "routed_experts_of_pair": ("rollout/scope", "rollout/refactored-scope", "rollout/pairs"),
+    "routed_experts_on_the_wire": (("server/encode-rows", "server/encode-rows-in-mixin"),),
     "routed_experts_for_training": ("training/routed-experts",),
+    "rollout_response": (*_REQUEST, *_SEEN),
+    "rollout_verdict": (*_REQUEST, *_SEEN, *_CANCELLED),
+    "rollout_step_metrics": (*_REQUEST, *_SEEN),
     "split_train_batch": ("training/split", "training/plan", "training/micro-batches"),
 }

@@ -115,7 +115,7 @@ class SGLangServer:
                     **os.environ,
                     **cpu_environment(),
                     **manifest.environment(),
-                    "PYTHONPATH": ":".join(map(str, self.setup.path)),
+                    "PYTHONPATH": ":".join([*map(str, self.setup.path), *_inherited_path()]),
                     **self.setup.environment,
                 },
                 stdout=log,
@@ -170,6 +170,10 @@ class SGLangServer:
         sampling.update(fields.pop("sampling_params", {}))
         body = {"input_ids": list(tokens), "sampling_params": sampling}
         return self.post("/generate", **{**body, "return_routed_experts": True, **fields})
+
+
+def _inherited_path() -> list[str]:
+    return [folder for folder in os.environ.get("PYTHONPATH", "").split(":") if folder]
 
 
 class ServerRefusal(OSError):

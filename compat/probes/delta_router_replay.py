@@ -17,6 +17,7 @@ _SERVER = ("srt/managers", "srt/model_executor", "srt/state_capturer", "srt/laye
 _SIDE_PATHS = ("srt/managers/session_controller.py",)
 _SETTINGS = ("srt/server_args.py", "srt/arg_groups")
 _SWITCH = "enable_return_routed_experts"
+_ALIGN = "server/align-mixed-batches"
 _PAYLOAD = "miles.rollout.generate_utils.generate_endpoint_utils:compute_request_payload"
 _ROUTER = "megatron.core.transformer.moe.router:TopKRouter"
 _ROUTING = "megatron.core.transformer.moe.moe_utils:topk_routing_with_score_function"
@@ -27,7 +28,8 @@ _JOINS = ("concatenate", "concat", "cat", "vstack", "append", "extend")
 def sglang(tree: Tree) -> Decision:
     """Native where a request's start row reaches the code that gathers the rows.
 
-    The bindings carry it where nothing does. Where something carries it half of the way, two
+    Where requests without routes spoil those of their neighbours, that alone is injected. The
+    bindings carry the start where nothing does. Where something carries it half of the way, two
     hands would be on one value: unsupported.
     """
     delta = _followed(tree, FIELD)
@@ -38,9 +40,36 @@ def sglang(tree: Tree) -> Decision:
     replay = _full_replay(tree)
     if isinstance(replay, Unsupported):
         return replay
-    if delta.consumer:
-        return Native(f"{FIELD} is declared and consumed", delta.evidence + replay)
-    return Inject(f"{FIELD} is declared, but {delta.missing}", delta.evidence, bindings)
+    if not delta.consumer:
+        return Inject(f"{FIELD} is declared, but {delta.missing}", delta.evidence, bindings)
+    reason, evidence = f"{FIELD} is declared and consumed", delta.evidence + replay
+    misaligned = _misaligned(tree)
+    if misaligned:
+        reason = f"{reason}, but {misaligned[0].what}"
+        return Inject(reason, evidence + misaligned, (_ALIGN,))
+    return Native(reason, evidence)
+
+
+def _misaligned(tree: Tree) -> tuple[Evidence, ...]:
+    """Where routes are listed for the requests that asked, and so read by a wrong position."""
+    for module in tree.containing("return_routed_experts", "srt/managers"):
+        for branch in ast.walk(module.syntax):
+            if isinstance(branch, ast.If) and _skips_silent_requests(branch):
+                where = module.qualname(branch)
+                what = f"{where} lists routes only of requests that asked for them"
+                return (module.evidence(branch, what),)
+    return ()
+
+
+def _skips_silent_requests(branch: ast.If) -> bool:
+    """`if req.return_routed_experts: routed_experts.append(…)`, without an else."""
+    asked = branch.test
+    if not isinstance(asked, ast.Attribute) or asked.attr != "return_routed_experts":
+        return False
+    of_a_request = isinstance(asked.value, ast.Name) and asked.value.id != "self"
+    appends = [call for part in branch.body for call in calls(part, "append")]
+    listed = any("routed_experts" in ast.unparse(call.func) for call in appends)
+    return of_a_request and listed and not branch.orelse
 
 
 def _followed(tree: Tree, field: str) -> Trail:

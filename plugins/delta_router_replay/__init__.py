@@ -1,6 +1,7 @@
 """Delta router replay: routes cross the wire once and are never overwritten.
 
 route_rows  the rows of one trajectory, compact and append-only
+wire        rows as one self-describing blob, for servers that can send it
 payload     what a response may carry, decoded and checked
 halves      what a prefill and a decode server answered together, joined
 settings    what a user can set

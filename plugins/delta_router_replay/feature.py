@@ -10,8 +10,12 @@ import numpy as np
 
 from miles_periodic.hooks import Feature, PeriodicError, RolloutState, hookimpl
 from miles_periodic.hooks.values import RouteShape, ServerGroup, ServerProof, proof_salt
-from miles_periodic.plugins.delta_router_replay import halves
-from miles_periodic.plugins.delta_router_replay.payload import RouteRowsError
+from miles_periodic.plugins.delta_router_replay import halves, wire
+from miles_periodic.plugins.delta_router_replay.payload import (
+    RouteRowsError,
+    num_row_bytes,
+    num_rows,
+)
 from miles_periodic.plugins.delta_router_replay.route_rows import RouteRows
 from miles_periodic.plugins.delta_router_replay.settings import DeltaRouterReplaySettings
 
@@ -121,6 +125,18 @@ class DeltaRouterReplay(Feature):
         return held.rows.array()
 
     @hookimpl
+    def routed_experts_on_the_wire(
+        self, rows: np.ndarray, first_row: int, num_experts: int
+    ) -> np.ndarray | None:
+        if not self.settings.compact_wire:
+            return None
+        try:
+            return wire.encode(rows, first_row, num_experts)
+        except wire.WireError:
+            # As int32 the bad rows reach the client, which refuses them by request and row.
+            return None
+
+    @hookimpl
     def routed_experts_for_training(self, rows: np.ndarray) -> np.ndarray | None:
         return None if rows.dtype == np.int32 else rows.astype(np.int32)
 
@@ -172,10 +188,10 @@ def _append(held: _Held, tokens: Sequence[int], payload: Any, request_id: str) -
 
 
 def _payload_rows(payload: Any, rows: RouteRows) -> int | None:
-    """How many int32 rows a base64 text holds, by its length alone; None for other payloads."""
+    """How many rows a base64 text holds, by its length alone; None for other payloads."""
     if not isinstance(payload, str):
         return None
-    return _num_bytes(payload) // (4 * rows.num_layers * rows.top_k)
+    return num_rows(payload, rows.num_layers, rows.top_k)
 
 
 def _keep_common_prefix(held: _Held, tokens: Sequence[int]) -> int:
@@ -223,7 +239,7 @@ def _check_round_trip(responses: Sequence[Mapping[str, Any]]) -> None:
             remedy="Add --use-miles-router; the Rust router of pip drops return_routed_experts.",
         )
     rows = len(_PROOF_TOKENS)
-    if delta is None or _num_bytes(delta) * rows != _num_bytes(full) * (rows - _PROOF_START):
+    if delta is None or num_row_bytes(delta) * rows != num_row_bytes(full) * (rows - _PROOF_START):
         raise PeriodicError(
             "The server answered a delta of routes with something else.",
             feature=SLUG,
@@ -231,10 +247,6 @@ def _check_round_trip(responses: Sequence[Mapping[str, Any]]) -> None:
             expected=f"{rows - _PROOF_START} of {rows} rows",
             found="nothing"
             if delta is None
-            else f"{_num_bytes(delta)} of {_num_bytes(full)} bytes",
+            else f"{num_row_bytes(delta)} of {num_row_bytes(full)} bytes",
             remedy="Run `miles plan` on the servers' nodes; their SGLang ignores the field.",
         )
-
-
-def _num_bytes(base64_text: str) -> int:
-    return len(base64_text) // 4 * 3 - base64_text[-2:].count("=")

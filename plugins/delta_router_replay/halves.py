@@ -11,11 +11,8 @@ import base64
 import binascii
 from typing import Any
 
+from miles_periodic.plugins.delta_router_replay import wire
 from miles_periodic.plugins.delta_router_replay.payload import RouteRowsError
-
-#: A compact blob begins with this and a header of so many bytes; its rows follow.
-_MAGIC = b"MPR3"
-_HEADER_BYTES = 16
 
 
 def join(
@@ -85,7 +82,7 @@ class _Halves:
                 error
             )
         content = bytes(content)
-        size = _HEADER_BYTES if content.startswith(_MAGIC) else 0
+        size = wire.HEADER_BYTES if wire.is_blob(content) else 0
         return content[:size], content[size:]
 
     def row_bytes(self, rows: bytes, num_rows: int) -> int:

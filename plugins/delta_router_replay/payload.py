@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from miles_periodic.plugins.delta_router_replay import wire
+
 _WIRE_DTYPES = {"int32": np.int32, "uint16": np.uint16, "uint8": np.uint8}
 
 
@@ -43,18 +45,49 @@ def compact_dtype(num_experts: int) -> np.dtype:
     return np.dtype(np.uint8 if num_experts <= 256 else np.uint16)
 
 
-def decode(payload: Any, num_layers: int, top_k: int, *, wire_dtype: str = "int32") -> np.ndarray:
+def decode(
+    payload: Any,
+    num_layers: int,
+    top_k: int,
+    *,
+    wire_dtype: str = "int32",
+    first_row: int | None = None,
+) -> np.ndarray:
     """The rows in a payload as an array (rows, num_layers, top_k), not yet range checked.
 
     payload: base64 text or bytes of `wire_dtype` values, or an integer array that has the shape,
-        or the same number of values. Raises ValueError where it is none of these.
+        or the same number of values. Text and bytes that stock servers would send as int32 may
+        be a blob (see `wire`) instead; it is told by its magic.
+    first_row: the row that was asked for; a blob that states another one is refused.
+    Raises ValueError where it is none of these.
     """
     if isinstance(payload, np.ndarray):
-        values = payload
-    else:
-        values = np.frombuffer(
-            _bytes_of(payload, _WIRE_DTYPES[wire_dtype]), _WIRE_DTYPES[wire_dtype]
+        return _shaped(payload, num_layers, top_k)
+    content = _bytes_of(payload)
+    if wire_dtype == "int32" and wire.is_blob(content):
+        return _of_blob(content, num_layers, top_k, first_row)
+    dtype = np.dtype(_WIRE_DTYPES[wire_dtype])
+    if len(content) % dtype.itemsize:
+        raise ValueError(f"{len(content)} bytes are no whole number of {dtype.name}s")
+    return _shaped(np.frombuffer(content, dtype), num_layers, top_k)
+
+
+def _of_blob(content: bytes, num_layers: int, top_k: int, first_row: int | None) -> np.ndarray:
+    header, rows = wire.decode(content)
+    if (header.num_layers, header.top_k) != (num_layers, top_k):
+        raise ValueError(
+            f"its header states rows of {header.num_layers} layers and top {header.top_k}; "
+            f"{num_layers} and {top_k} were expected"
         )
+    if first_row is not None and header.first_row != first_row:
+        raise ValueError(
+            f"its header states that it begins at row {header.first_row}; "
+            f"row {first_row} was asked for"
+        )
+    return rows
+
+
+def _shaped(values: np.ndarray, num_layers: int, top_k: int) -> np.ndarray:
     if values.dtype.name not in _WIRE_DTYPES:
         raise ValueError(
             f"its dtype is {values.dtype.name}; int32, uint16 and uint8 are known on the wire"
@@ -67,7 +100,47 @@ def decode(payload: Any, num_layers: int, top_k: int, *, wire_dtype: str = "int3
     return values.reshape(-1, num_layers, top_k)
 
 
-def _bytes_of(payload: Any, dtype: type) -> bytes:
+#: Letters of base64 that hold a blob's whole header.
+_HEADER_LETTERS = 24
+
+
+def num_rows(text: str, num_layers: int, top_k: int) -> int | None:
+    """How many rows a base64 text holds, by its length and its first bytes; the rest is not read.
+
+    None where it cannot be told; decoding it then says why.
+    """
+    header = _header(text)
+    if header is None and _begins_a_blob(text):
+        return None
+    itemsize = header.itemsize if header else 4
+    return num_row_bytes(text) // (itemsize * num_layers * top_k)
+
+
+def num_row_bytes(text: str) -> int:
+    """Bytes of the rows in a base64 text, a blob's header not counted; nothing is decoded."""
+    num_bytes = len(text) // 4 * 3 - text[-2:].count("=")
+    return num_bytes - (wire.HEADER_BYTES if _begins_a_blob(text) else 0)
+
+
+def _begins_a_blob(text: str) -> bool:
+    return wire.is_blob(_first_bytes(text))
+
+
+def _header(text: str) -> wire.Header | None:
+    try:
+        return wire.read_header(_first_bytes(text))
+    except wire.WireError:
+        return None
+
+
+def _first_bytes(text: str) -> bytes:
+    try:
+        return base64.b64decode(text[:_HEADER_LETTERS].encode("ascii"), validate=True)
+    except (binascii.Error, UnicodeEncodeError):
+        return b""
+
+
+def _bytes_of(payload: Any) -> bytes:
     if isinstance(payload, str):
         try:
             payload = base64.b64decode(payload.encode("ascii"), validate=True)
@@ -77,17 +150,15 @@ def _bytes_of(payload: Any, dtype: type) -> bytes:
         raise ValueError(
             f"it is a {type(payload).__name__}; base64 text, bytes or an array may come"
         )
-    content = bytes(payload)  # a memoryview's length counts its items, or its first axis
-    if len(content) % np.dtype(dtype).itemsize:
-        raise ValueError(f"{len(content)} bytes are no whole number of {np.dtype(dtype).name}s")
-    return content
+    return bytes(payload)  # a memoryview's length counts its items, or its first axis
 
 
 def check(rows: np.ndarray, num_experts: int, *, max_constant_run: int | None) -> str | None:
     """What is wrong with decoded rows, as a clause that names the first bad row, or None.
 
     Experts of one row and layer must lie in [0, num_experts) and differ; more than
-    `max_constant_run` equal rows in a row are padding or a stale buffer, not routing.
+    `max_constant_run` equal rows in a row are padding or a stale buffer, not routing. A layer
+    without experts is zero in every row, which is taken where another layer is not.
     """
     if not len(rows):
         return None
@@ -99,6 +170,9 @@ def check(rows: np.ndarray, num_experts: int, *, max_constant_run: int | None) -
         )
     ordered = np.sort(rows, axis=-1)
     repeated = (ordered[..., 1:] == ordered[..., :-1]).any(axis=-1)
+    if repeated.any():
+        dense = ~rows.any(axis=(0, 2))
+        repeated &= ~dense | dense.all()
     if repeated.any():
         row, layer = np.argwhere(repeated)[0]
         return f"row {row}, layer {layer} names an expert twice: {rows[row, layer].tolist()}"

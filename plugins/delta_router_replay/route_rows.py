@@ -7,8 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from miles_periodic.plugins.delta_router_replay import payload as wire
-from miles_periodic.plugins.delta_router_replay.payload import RouteRowsError
+from miles_periodic.plugins.delta_router_replay.payload import (
+    RouteRowsError,
+    check,
+    compact_dtype,
+    decode,
+)
 
 
 def _whole(start: Any, request_id: str | None) -> int:
@@ -44,7 +48,7 @@ class RouteRows:
         self.top_k = top_k
         self.num_experts = num_experts
         self.max_constant_run = max_constant_run
-        self._buffer = np.empty((0, num_layers, top_k), wire.compact_dtype(num_experts))
+        self._buffer = np.empty((0, num_layers, top_k), compact_dtype(num_experts))
         self._num_rows = 0
         self._spans: list[tuple[int, str | None]] = []
 
@@ -99,10 +103,12 @@ class RouteRows:
         if not 0 <= start <= self._num_rows:
             raise refuse(f"{self._num_rows} rows are held, so that a gap would be left", start)
         try:
-            rows = wire.decode(payload, self.num_layers, self.top_k, wire_dtype=wire_dtype)
+            rows = decode(
+                payload, self.num_layers, self.top_k, wire_dtype=wire_dtype, first_row=start
+            )
         except (ValueError, KeyError) as error:
             raise refuse(f"the payload cannot be read: {error}", start) from error
-        problem = wire.check(rows, self.num_experts, max_constant_run=self.max_constant_run)
+        problem = check(rows, self.num_experts, max_constant_run=self.max_constant_run)
         if problem:
             raise refuse(problem, start + len(rows))
         return rows

@@ -21,3 +21,18 @@ class DeltaRouterReplaySettings(FeatureSettings):
     join_halves: bool = True
     """Under prefill/decode disaggregation, send a request for routes to both servers of a pair,
     past the router, and join prefill's rows with decode's. Off, such a run is refused."""
+
+    compact_wire: bool = False
+    """Let the servers send routes as uint8 (up to 256 experts) or uint16 with a header of 16
+    bytes, instead of int32: a quarter or half of the bytes. Only clients of this package read
+    it."""
+
+    keep_rows_on_retraction: bool | None = None
+    """Let the servers keep the rows that a retracted request was sampled with, and return them
+    instead of those of its second prefill. Left out: where the tree's shapes are known, and the
+    plan names a tree where they are not; true: required; false: off. Until such a request
+    finishes, its new rows stay in host memory, in two bytes per expert id."""
+
+    check_capture_buffer: bool | None = None
+    """Let a server refuse to start where a forward can hold more tokens than its buffer for
+    captured routes, which would end it later. Left out, true and false as above."""

@@ -6,13 +6,22 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from miles_periodic.hooks import Feature, PeriodicError, RolloutState, hookimpl
-from miles_periodic.hooks.values import ServerProof, proof_salt
+from miles_periodic.hooks.values import Cancel, RolloutStep, ServerProof, proof_salt
+from miles_periodic.plugins.kv_preservation.accounting import Held, KVAccount
+from miles_periodic.plugins.kv_preservation.runs import (
+    check_updates_in_place,
+    staleness_arguments,
+)
 from miles_periodic.plugins.kv_preservation.settings import KVPreservationSettings
+from miles_periodic.plugins.kv_preservation.staleness import ages_of, verdict
 
 SLUG = "kv-preservation"
 
 #: Every salt starts with this, so that no client's own `extra_key` can be one of ours.
 NAMESPACE = "miles-periodic:weight-version"
+
+#: Where the feature's numbers stand in Miles's own log of a rollout step.
+METRICS = "miles_periodic/kv/"
 
 
 def salt_of(weight_version: str, client_key: str | None = None) -> str:
@@ -36,6 +45,10 @@ class KVPreservation(Feature):
     pull_requests = ("miles#924", "miles#2782", "miles#2783", "sglang#23300", "sglang#10071")
     exit = "Miles salts the radix cache by weight version and updates in place everywhere."
 
+    def __init__(self, settings: KVPreservationSettings | None = None) -> None:
+        super().__init__(settings)
+        self._account = KVAccount()
+
     @hookimpl
     def complete_arguments(self, arguments: Mapping[str, Any]) -> Mapping[str, Any] | None:
         if self.settings.salt and arguments.get("use_session_server"):
@@ -46,21 +59,18 @@ class KVPreservation(Feature):
                 found="--use-session-server",
                 remedy=f"Take the feature out with -{SLUG}, or roll out without session servers.",
             )
-        if not self.settings.pause_in_place:
-            return None
-        if arguments.get("colocate"):
-            raise PeriodicError(
-                "Miles flushes all KV on a weight update where trainer and servers share GPUs.",
-                feature=SLUG,
-                expected="a run without --colocate",
-                found="--colocate",
-                remedy=f"Drop --colocate, or take the feature out with -{SLUG}.",
-            )
-        return {"pause_generation_mode": "in_place"}
+        changes: dict[str, Any] = {}
+        if self.settings.pause_in_place:
+            check_updates_in_place(arguments)
+            changes["pause_generation_mode"] = "in_place"
+        if self.settings.max_off_policy_steps is not None:
+            changes |= staleness_arguments(arguments, self.settings.max_off_policy_steps)
+        return changes or None
 
     @hookimpl
     def wants_weight_version(self, rollout: RolloutState) -> bool | None:
-        return True if self.settings.salt else None
+        bounded = self.settings.max_off_policy_steps is not None
+        return True if self.settings.salt or bounded else None
 
     @hookimpl
     def server_proofs(self, request: Mapping[str, Any]) -> Sequence[ServerProof] | None:
@@ -70,6 +80,7 @@ class KVPreservation(Feature):
     def generate_request_fields(
         self, rollout: RolloutState, tokens: Sequence[int], request: Mapping[str, Any]
     ) -> Mapping[str, Any] | None:
+        self._account.asks(_held(rollout), rollout.weight_version)
         if not self.settings.salt:
             return None
         if rollout.weight_version is None:
@@ -85,6 +96,37 @@ class KVPreservation(Feature):
         if isinstance(key, list | tuple):
             return {"extra_key": [salt_of(rollout.weight_version, k) for k in key]}
         return {"extra_key": salt_of(rollout.weight_version, key)}
+
+    @hookimpl
+    def rollout_response(
+        self,
+        rollout: RolloutState,
+        tokens: Sequence[int],
+        request: Mapping[str, Any],
+        response: Mapping[str, Any],
+    ) -> None:
+        self._account.answered(_held(rollout), rollout.weight_version, tokens, response)
+
+    @hookimpl
+    def rollout_verdict(
+        self, rollout: RolloutState, weight_version: str | None, finished: bool
+    ) -> Cancel | None:
+        served = _held(rollout).served
+        limit = self.settings.max_off_policy_steps
+        return verdict(rollout.weight_version, served, weight_version, limit)
+
+    @hookimpl
+    def rollout_step_metrics(self, step: RolloutStep) -> Mapping[str, float] | None:
+        return {
+            **self._account.drain().named(METRICS),
+            **ages_of(step).named(METRICS),
+            f"{METRICS}cancelled_rollouts": step.num_cancelled,
+            f"{METRICS}dropped_samples": step.num_dropped,
+        }
+
+
+def _held(rollout: RolloutState) -> Held:
+    return rollout.memory.setdefault(SLUG, Held())
 
 
 _PROOF_TOKENS = tuple(range(11, 43))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pydantic import Field
+
 from miles_periodic.hooks.feature import FeatureSettings
 
 
@@ -18,3 +20,7 @@ class KVPreservationSettings(FeatureSettings):
     prove_salt: bool = True
     """Send two small requests with different salts before the first rollout, and end the run where
     the second one reuses the first one's KV."""
+
+    max_off_policy_steps: int | None = Field(default=None, ge=0)
+    """Cancel a rollout that started more than this many weight versions ago, in flight or finished,
+    and train on nothing of its group. None, the default, lets every rollout go on."""

@@ -39,9 +39,13 @@ def test_the_hooks_are_these():
         "check_running_server",
         "complete_arguments",
         "generate_request_fields",
+        "rollout_response",
+        "rollout_step_metrics",
+        "rollout_verdict",
         "routed_experts_for_training",
         "routed_experts_of_pair",
         "routed_experts_of_response",
+        "routed_experts_on_the_wire",
         "server_arguments",
         "server_proofs",
         "split_train_batch",
@@ -54,6 +58,7 @@ def test_the_hooks_that_only_one_feature_may_answer_are_these():
         "routed_experts_for_training",
         "routed_experts_of_pair",
         "routed_experts_of_response",
+        "routed_experts_on_the_wire",
         "split_train_batch",
     ]
 
@@ -62,8 +67,15 @@ def test_the_features_and_their_settings_are_these():
     assert {f.slug: sorted(f.settings_model.model_fields) for f in features()} == {
         "cost-aware-packing": ["recompute", "seed", "time_budget_seconds"],
         "decode-radix-cache": ["prove_reuse", "refuse_unpaired"],
-        "delta-router-replay": ["join_halves", "max_constant_run", "prove_round_trip"],
-        "kv-preservation": ["pause_in_place", "prove_salt", "salt"],
+        "delta-router-replay": [
+            "check_capture_buffer",
+            "compact_wire",
+            "join_halves",
+            "keep_rows_on_retraction",
+            "max_constant_run",
+            "prove_round_trip",
+        ],
+        "kv-preservation": ["max_off_policy_steps", "pause_in_place", "prove_salt", "salt"],
     }
 
 

@@ -172,3 +172,25 @@ def test_a_start_that_is_no_row_number_is_refused(start):
 def test_a_buffer_of_several_axes_is_read_by_its_bytes():
     rows = RouteRows(LAYERS, TOP_K, EXPERTS)
     assert rows.append(0, memoryview(routes(3))) == 3
+
+
+def with_layer_of_zeros(num_rows):
+    rows = routes(num_rows)
+    rows[:, 0] = 0
+    return rows
+
+
+def test_a_layer_without_experts_is_zero_in_every_row_and_taken():
+    assert RouteRows(LAYERS, TOP_K, EXPERTS).append(0, with_layer_of_zeros(4)) == 4
+
+
+def test_a_layer_that_is_zero_in_one_row_only_is_refused():
+    rows = routes(4)
+    rows[2, 1] = 0
+    with pytest.raises(RouteRowsError, match="row 2, layer 1 names an expert twice"):
+        RouteRows(LAYERS, TOP_K, EXPERTS).append(0, rows)
+
+
+def test_rows_that_are_zero_in_every_layer_are_refused():
+    with pytest.raises(RouteRowsError, match="names an expert twice"):
+        RouteRows(LAYERS, TOP_K, EXPERTS).append(0, np.zeros((2, LAYERS, TOP_K), np.int32))

@@ -3,6 +3,7 @@
 import pytest
 
 from miles_periodic.hooks import PeriodicError, RolloutState
+from miles_periodic.hooks.values import RolloutStep
 from miles_periodic.plugins.kv_preservation.feature import KVPreservation, salt_of
 from miles_periodic.plugins.kv_preservation.settings import KVPreservationSettings
 
@@ -10,6 +11,11 @@ from miles_periodic.plugins.kv_preservation.settings import KVPreservationSettin
 @pytest.fixture
 def feature():
     return KVPreservation()
+
+
+@pytest.fixture
+def bounded():
+    return KVPreservation(KVPreservationSettings(max_off_policy_steps=1))
 
 
 def key_of(feature, rollout, **request):
@@ -53,9 +59,14 @@ def test_the_pause_mode_is_set_in_place(feature):
     }
 
 
-def test_a_colocated_trainer_is_refused_by_name(feature):
-    with pytest.raises(PeriodicError, match="--colocate"):
-        feature.complete_arguments(arguments={"colocate": True})
+def test_a_run_that_loses_its_kv_is_refused_by_name(feature):
+    with pytest.raises(PeriodicError, match="--offload-rollout"):
+        feature.complete_arguments(arguments={"colocate": True, "offload_rollout": True})
+
+
+def test_a_bound_on_the_age_of_rollouts_is_handed_to_miles_too(bounded):
+    arguments = bounded.complete_arguments(arguments={"max_weight_staleness": None})
+    assert arguments == {"pause_generation_mode": "in_place", "max_weight_staleness": 1}
 
 
 def test_a_server_that_ignores_salts_is_found_by_the_proof(feature):
@@ -81,3 +92,42 @@ def test_everything_off_adds_nothing():
 def test_a_session_server_is_refused_by_name(feature):
     with pytest.raises(PeriodicError, match="--use-session-server"):
         feature.complete_arguments(arguments={"use_session_server": True})
+
+
+def test_a_bound_needs_the_version_also_without_salts():
+    feature = KVPreservation(KVPreservationSettings(salt=False, max_off_policy_steps=1))
+    assert feature.wants_weight_version(rollout=RolloutState()) is True
+
+
+def test_hook_rollout_response_counts_and_hook_rollout_step_metrics_reports(feature):
+    rollout = RolloutState("1")
+    meta = {"cached_tokens": 2, "weight_version": "1"}
+    feature.rollout_response(
+        rollout=rollout, tokens=[1, 2, 3], request={}, response={"meta_info": meta}
+    )
+    step = RolloutStep(("1", "2"), "3", num_cancelled=4, num_dropped=5)
+    metrics = feature.rollout_step_metrics(step=step)
+    assert metrics["miles_periodic/kv/reused_tokens"] == 2
+    assert metrics["miles_periodic/kv/age_max"] == 2
+    assert metrics["miles_periodic/kv/cancelled_rollouts"] == 4
+    assert metrics["miles_periodic/kv/dropped_samples"] == 5
+    assert feature.rollout_step_metrics(step=step)["miles_periodic/kv/reused_tokens"] == 0
+
+
+def test_hook_rollout_verdict_cancels_beyond_the_bound(bounded):
+    verdict = bounded.rollout_verdict
+    assert verdict(rollout=RolloutState("1"), weight_version="2", finished=False) is None
+    assert verdict(rollout=RolloutState("1"), weight_version="3", finished=False) is not None
+
+
+def test_hook_rollout_verdict_cancels_what_a_restarted_server_answered(bounded):
+    rollout = RolloutState("3")
+    answer = {"meta_info": {"weight_version": "default"}}
+    bounded.rollout_response(rollout=rollout, tokens=[1], request={}, response=answer)
+    answer = bounded.rollout_verdict(rollout=rollout, weight_version="3", finished=False)
+    assert "default" in answer.reason
+
+
+def test_without_a_bound_the_verdict_keeps_everything(feature):
+    rollout = RolloutState("1")
+    assert feature.rollout_verdict(rollout=rollout, weight_version="9", finished=True) is None
