@@ -13,6 +13,9 @@ GUARDS = ("srt/server_args.py", "srt/arg_groups")
 _MODE = "disaggregation_mode"
 _PREFILL = "srt/disaggregation/prefill.py"
 _COLLECT = "maybe_collect_routed_experts"
+#: The event loops that the servers of a pair have for themselves.
+_LOOPS = {"prefill": _PREFILL, "decode": "srt/disaggregation/decode.py"}
+_PAUSED = "_engine_paused"
 
 
 def prefill_returns_routes(tree: Tree) -> bool:
@@ -20,6 +23,16 @@ def prefill_returns_routes(tree: Tree) -> bool:
     return any(
         isinstance(node, ast.Call) and ast.unparse(node.func).endswith(_COLLECT)
         for module in tree.containing(_COLLECT, _PREFILL)
+        for node in ast.walk(module.syntax)
+    )
+
+
+def stands_still(tree: Tree, role: str) -> bool:
+    """Whether a server of `role` computes nothing while its generation is paused."""
+    file = _LOOPS.get(role)
+    return file is None or any(
+        isinstance(node, ast.If) and ast.unparse(node.test).endswith(f".{_PAUSED}")
+        for module in tree.containing(_PAUSED, file)
         for node in ast.walk(module.syntax)
     )
 

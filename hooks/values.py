@@ -106,12 +106,14 @@ class ServerGroup:
     arguments: fields of ServerArgs by name, as far as the run sets them.
     refusals_beside: argument to what this tree of SGLang refuses to start with beside it.
     prefill_returns_routes: whether this tree's prefill servers answer with a prompt's routes.
+    stands_still: whether this tree's servers of that role compute nothing while they are paused.
     """
 
     role: str
     arguments: Mapping[str, Any]
     refusals_beside: Callable[[str], Sequence[Refusal]] = lambda argument: ()
     prefill_returns_routes: bool = True
+    stands_still: bool = True
 
 
 def proof_salt() -> str:

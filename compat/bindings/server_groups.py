@@ -9,7 +9,11 @@ from typing import Any
 
 from miles_periodic.compat.bindings.features import manager, merged_answers
 from miles_periodic.compat.boot import member
-from miles_periodic.compat.server_traits import prefill_returns_routes, refusals_beside
+from miles_periodic.compat.server_traits import (
+    prefill_returns_routes,
+    refusals_beside,
+    stands_still,
+)
 from miles_periodic.compat.tree import Tree
 from miles_periodic.hooks.errors import PeriodicError
 from miles_periodic.hooks.values import Refusal, ServerGroup
@@ -76,7 +80,10 @@ def _stripped(group: Any, common: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _group(role: str, arguments: Mapping[str, Any]) -> ServerGroup:
-    return ServerGroup(role, arguments, _refusals, prefill_returns_routes(_tree()))
+    tree = _tree()
+    return ServerGroup(
+        role, arguments, _refusals, prefill_returns_routes(tree), stands_still(tree, role)
+    )
 
 
 @lru_cache(maxsize=1)

@@ -24,5 +24,6 @@ game                  a multi-turn environment with a calculator, for that model
 flags                 the Miles command line for all of this
 boot                  the stand-ins registered in a process of a run
 sglang_server         one real server, started and ended under a roll call
+sglang_pair           one prefill and one decode server, and what crosses between them
 run                   the driver: Ray with logical GPUs around Miles's loop
 """

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from miles_periodic.hooks import Feature, PeriodicError, RolloutState, hookimpl
-from miles_periodic.hooks.values import Cancel, RolloutStep, ServerProof, proof_salt
+from miles_periodic.hooks.values import Cancel, RolloutStep, ServerGroup, ServerProof, proof_salt
 from miles_periodic.plugins.kv_preservation.accounting import Held, KVAccount
 from miles_periodic.plugins.kv_preservation.runs import (
+    check_stands_still,
     check_updates_in_place,
     staleness_arguments,
 )
@@ -66,6 +67,12 @@ class KVPreservation(Feature):
         if self.settings.max_off_policy_steps is not None:
             changes |= staleness_arguments(arguments, self.settings.max_off_policy_steps)
         return changes or None
+
+    @hookimpl
+    def server_arguments(self, servers: ServerGroup) -> Mapping[str, Any] | None:
+        if self.settings.pause_in_place:
+            check_stands_still(servers)
+        return None
 
     @hookimpl
     def wants_weight_version(self, rollout: RolloutState) -> bool | None:

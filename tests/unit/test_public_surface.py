@@ -95,6 +95,7 @@ def test_the_commands_and_their_options_are_these():
         "miles rehearse": ["--json", "--report", "--steps", "--without", "--work-dir"],
         "miles bench": [],
         "miles bench boot": ["--json", "--runs"],
+        "miles bench decode-radix": ["--json", "--path", "--sglang", "--turns"],
         "miles bench packing": ["--json"],
     }
 
