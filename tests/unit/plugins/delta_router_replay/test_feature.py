@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from miles_periodic.hooks import PeriodicError, RolloutState
-from miles_periodic.hooks.values import RouteShape
+from miles_periodic.hooks.values import RouteShape, ServerGroup
 from miles_periodic.plugins.delta_router_replay.feature import DeltaRouterReplay
+from miles_periodic.plugins.delta_router_replay.settings import DeltaRouterReplaySettings
 
 SHAPE = RouteShape(num_layers=2, top_k=2, num_experts=8)
 REQUEST = {"return_routed_experts": True}
@@ -123,3 +124,36 @@ def test_a_session_server_that_replays_is_refused_by_name(feature):
 
 def test_a_run_that_replays_nothing_is_left_alone(feature):
     assert feature.complete_arguments(arguments={"use_session_server": True}) is None
+
+
+def replaying(**settings):
+    feature = DeltaRouterReplay(DeltaRouterReplaySettings(**settings))
+    feature.complete_arguments(arguments={"use_rollout_routing_replay": True})
+    return feature
+
+
+def test_prefill_servers_that_answer_no_routes_are_refused_by_name():
+    servers = ServerGroup("prefill", {}, prefill_returns_routes=False)
+    with pytest.raises(PeriodicError, match=r"0\.5\.22 or later"):
+        replaying().server_arguments(servers=servers)
+
+
+def test_a_pair_whose_halves_may_not_be_joined_is_refused_by_name():
+    with pytest.raises(PeriodicError, match="join_halves=true"):
+        replaying(join_halves=False).server_arguments(servers=ServerGroup("prefill", {}))
+
+
+def test_a_pair_without_replay_is_nobodys_concern():
+    servers = ServerGroup("prefill", {}, prefill_returns_routes=False)
+    assert DeltaRouterReplay().server_arguments(servers=servers) is None
+    assert replaying().server_arguments(servers=ServerGroup("decode", {})) is None
+
+
+def test_a_missing_half_of_a_pair_ends_the_request_with_its_name():
+    with pytest.raises(PeriodicError, match=r"request r-9, rows \[2, 4\): the prefill server"):
+        DeltaRouterReplay().routed_experts_of_pair(
+            prefill={"meta_info": {}},
+            decode={"meta_info": {"routed_experts": "AAAA" * 16, "completion_tokens": 1}},
+            request={"input_ids": [1, 2, 3, 4], "routed_experts_start_len": 2},
+            request_id="r-9",
+        )
