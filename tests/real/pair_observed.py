@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import runpy
 import threading
 import time
 import urllib.request
@@ -10,13 +12,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 
-from miles_periodic.compat.bindings.running_server import bootstrap_fields
+from miles_periodic.compat.bindings import rollout_pairs
+from miles_periodic.compat.bindings.running_server import RunningServer, bootstrap_fields
 from miles_periodic.compat.catalog import BINDINGS
 from miles_periodic.compat.cpu import tiny_model
 from miles_periodic.compat.cpu.sglang_pair import Conversation, PairSetup, SGLangPair, Turn
 from miles_periodic.compat.cpu.sglang_server import ServerRefusal, SGLangServer
+from miles_periodic.hooks import PeriodicError
+from miles_periodic.hooks.manager import build_manager
+from miles_periodic.hooks.values import ServerGroup
+from miles_periodic.plugins.decode_radix_cache.proof import check_reuse
+from miles_periodic.plugins.delta_router_replay.feature import DeltaRouterReplay
+
+Router = runpy.run_path(str(Path(__file__).with_name("pair_router.py")))["Router"]
 
 NUM_TURNS = 6
 GUARD = BINDINGS["server/refuse-unpaired"]
@@ -51,6 +62,22 @@ class Update:
 
 
 @dataclass
+class Routed:
+    """What goes through a real router in front of the pair.
+
+    plain: the response to a request for routes that the router itself handed on. joined: the same
+    request, sent to both servers. alone: both halves of it, asked for directly. proof: what the
+    proof of the decode server's cache found, or empty.
+    """
+
+    tokens: list[int]
+    plain: Any
+    joined: Any
+    alone: tuple[Any, Any]
+    proof: str
+
+
+@dataclass
 class Observed:
     """All that was seen of one pair."""
 
@@ -62,6 +89,7 @@ class Observed:
     still_answers: bool
     update: Update | None
     never_consulted: list[str]
+    routed: Routed
 
 
 def observe(
@@ -81,6 +109,7 @@ def observe(
             refusals=[_status(pair, {}), _status(pair, {"bootstrap_room": 7})],
             still_answers=len(pair.generate(drawn(2, 20))[1]["output_ids"]) == 4,
             update=_update(pair, folder / "other") if update else None,
+            routed=_routed(pair, folder / "router.log"),
             never_consulted=pair.decode.roll.never_consulted(),
         )
 
@@ -107,6 +136,39 @@ def _status(pair: SGLangPair, fields: dict[str, Any]) -> int:
     except ServerRefusal as refusal:
         return refusal.status
     return 200
+
+
+def _routed(pair: SGLangPair, log: Path) -> Routed:
+    tokens = drawn(6, 30)
+    sampling = {"max_new_tokens": 4, "temperature": 0.0, "ignore_eos": True}
+    request = {"input_ids": tokens, "sampling_params": sampling, "return_routed_experts": True}
+    alone = pair.generate(tokens, 4, extra_key="alone")
+    with Router(pair, log) as router:
+        plain = router.ask("/generate", request)
+        joined = asyncio.run(_sent_to_both(router.url, {**request, "extra_key": "joined"}))
+        server = RunningServer(pair.decode.url, router.url, ServerGroup("decode", {}))
+        try:
+            check_reuse(server.report(), server.generate)
+            return Routed(tokens, plain, joined, alone, "")
+        except PeriodicError as error:
+            return Routed(tokens, plain, joined, alone, str(error))
+
+
+async def _sent_to_both(router: str, request: dict[str, Any]) -> Any:
+    """The response to a rollout's request under the binding, or the error that ends it."""
+    manager = build_manager([DeltaRouterReplay()])
+    held, rollout_pairs.manager = rollout_pairs.manager, lambda: manager
+
+    async def post(url, payload, max_retries=60, action="post", headers=None):
+        async with httpx.AsyncClient(timeout=60) as client:
+            return (await client.post(url, json=payload)).raise_for_status().json()
+
+    try:
+        return await rollout_pairs.send_to_both(post, None, (f"{router}/generate", request), {})
+    except PeriodicError as error:
+        return str(error)
+    finally:
+        rollout_pairs.manager = held
 
 
 def _update(pair: SGLangPair, model: Path) -> Update:

@@ -130,3 +130,29 @@ def test_a_paused_pair_stands_still_and_its_running_request_survives_new_weights
 
 def test_a_rollout_under_a_new_salt_reuses_nothing_of_the_old_weights(newest):
     assert newest.update.cached_of_new == 0
+
+
+def test_a_router_drops_the_request_for_routes_and_both_servers_asked_answer_it(newest):
+    routed = newest.routed
+    assert "routed_experts" not in routed.plain["meta_info"]
+    prefill, decode = routed.alone
+    expected = halves.join(
+        prefill["meta_info"]["routed_experts"],
+        decode["meta_info"]["routed_experts"],
+        start=0,
+        num_prompt_tokens=len(routed.tokens),
+        num_tokens=len(routed.tokens) + len(decode["output_ids"]),
+    )
+    assert routed.joined["output_ids"] == decode["output_ids"]
+    assert routed.joined["meta_info"]["routed_experts"] == expected
+
+
+def test_a_half_that_a_release_does_not_answer_ends_the_request_by_name(older):
+    assert "the prefill server answered no routed experts" in older.routed.joined
+
+
+def test_the_proof_passes_where_the_cache_is_on_and_finds_where_it_is_off(
+    newest, older, newest_without
+):
+    assert (newest.routed.proof, older.routed.proof) == ("", "")
+    assert "without its radix cache" in newest_without.routed.proof
