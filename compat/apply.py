@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import wrapt
@@ -52,7 +53,8 @@ def apply_binding(binding: Binding, module: ModuleType) -> Applied:
     applied = Applied(binding, holder, attribute)
     if applied.in_place():
         raise _error(binding, "the target without this binding", "it was already applied")
-    wrapper = _wrapper(binding.name, original, adapter, travels=_is_remote_class(holder))
+    travels = _is_remote_class(holder) or _may_become_remote(binding, holder, original)
+    wrapper = _wrapper(binding.name, original, adapter, travels=travels)
     setattr(holder, attribute, wrapper)
     return applied
 
@@ -81,6 +83,15 @@ def _defined_class(holder: Any) -> Any:
 
 def _is_remote_class(holder: Any) -> bool:
     return getattr(holder, "__ray_actor_class__", None) is not None
+
+
+def _may_become_remote(binding: Binding, holder: Any, original: Any) -> bool:
+    """Whether Miles may turn the class into an actor later, as it does with its engines.
+
+    Ray then copies each method, and of one that a proxy wraps it copies what is inside.
+    """
+    is_plain = type(original) is FunctionType and not inspect.iscoroutinefunction(original)
+    return binding.upstream == "miles" and isinstance(holder, type) and is_plain
 
 
 def _load(path: str) -> Adapter:

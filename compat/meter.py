@@ -48,6 +48,15 @@ def _wrap(module: str, name: str, measure: Callable[..., Any], folder: str) -> N
     wrapt.register_post_import_hook(put_in, module)
 
 
+def note(kind: str, **parts: Any) -> None:
+    """Write down what a binding found out by itself, where this run is metered."""
+    from miles_periodic.compat.boot import member
+
+    current = member()
+    if current is not None and current.manifest.meter:
+        _write(Path(current.manifest.meter), kind, **parts)
+
+
 def _write(folder: Path, kind: str, **parts: Any) -> None:
     line = json.dumps({"kind": kind, "time": time.time(), "pid": os.getpid(), **parts})
     with (folder / f"{os.getpid()}.jsonl").open("a", encoding="utf-8") as file:
@@ -118,7 +127,10 @@ def _digests(data: dict, position: int) -> dict[str, str]:
 
 
 def _digest(tensor: Any) -> str:
+    """Integers count by value: routes are held in the narrowest dtype, or as int32."""
     array = tensor.detach().cpu().contiguous().numpy()
+    if array.dtype.kind in "iu":
+        array = array.astype("int64")
     return hashlib.sha256(f"{array.dtype}{array.shape}".encode() + array.tobytes()).hexdigest()
 
 

@@ -10,6 +10,7 @@ from miles_periodic.hooks.values import (
     Cancel,
     RolloutState,
     RolloutStep,
+    RouteAnswer,
     RouteShape,
     ServerProof,
 )
@@ -42,16 +43,17 @@ def generate_request_fields(
 
 @hookspec(firstresult=True)
 def routed_experts_of_response(
-    rollout: RolloutState, tokens: Sequence[int], payload: Any, shape: RouteShape, request_id: str
+    rollout: RolloutState, tokens: Sequence[int], answer: RouteAnswer, shape: RouteShape
 ) -> Any | None:
-    """The routes of all of a rollout's rows, made from what one response carried.
+    """The routes of all of a rollout's rows, made from what one response brought.
 
-    Called in the rollout manager after each turn of the trajectory whose state is `rollout`.
-    `tokens` are its token ids with the new ones included; `payload` is the response's
-    `routed_experts` (base64 text), starting at the row that this feature asked for; `shape` is
-    that of one row; `request_id` names the request in errors. Returns an integer
-    array (len(tokens) - 1, num_layers, top_k), or `None` to leave the decoding to Miles. First
-    result wins; two features that answer are refused when the manager is built.
+    Called in the rollout manager after each response to a request that asked for routes, also
+    where none came. `rollout` is the state of the trajectory; `tokens` are its token ids with the
+    new ones included; `answer` is what the response brought, and which row it starts at; `shape`
+    is that of one row. Returns an integer array (rows, num_layers, top_k) of len(tokens) - 1
+    rows, or fewer where an aborted request left a gap: the tokens behind it are cut off. `None`
+    leaves the decoding to Miles. First result wins; two features that answer are refused when
+    the manager is built.
     """
 
 

@@ -10,6 +10,9 @@ from typing import Any
 #: Every request of a proof has a KV salt that starts with this, so that no rollout shares its KV.
 PROOF_SALT = "miles-periodic:proof"
 
+#: Fields of a `/generate` request that carry images, audio or video.
+MEDIA_FIELDS = ("image_data", "audio_data", "video_data")
+
 
 @dataclass(slots=True)
 class RolloutState:
@@ -18,11 +21,13 @@ class RolloutState:
     weight_version: the version of the weights that the server reported when the rollout started,
         or None where nothing asked for it.
     has_started: whether its first request was made.
+    earlier: what an interrupted rollout that goes on here had already, or None for a new one.
     memory: feature slug to whatever that feature keeps for the rollout.
     """
 
     weight_version: str | None = None
     has_started: bool = False
+    earlier: EarlierTurns | None = None
     memory: dict[str, Any] = field(default_factory=dict)
 
 
@@ -60,6 +65,54 @@ class RouteShape:
     num_layers: int
     top_k: int
     num_experts: int
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierTurns:
+    """What a rollout had before it was interrupted: its tokens, and the routes that sampled them.
+
+    tokens: prompt and response so far. routes: integer array (rows, num_layers, top_k), one row
+    per token but the last. shape: of one row.
+    """
+
+    tokens: Sequence[int]
+    routes: Any
+    shape: RouteShape
+
+
+@dataclass(frozen=True, slots=True)
+class RouteAnswer:
+    """What the response to one request brought as routes.
+
+    payload: as it came: base64 text, bytes, an array, or None where nothing came.
+    start: the row of the trajectory that the request asked from.
+    request_id, weight_version: as the server gave them.
+    is_aborted: whether the request was cut off; rows may then be missing at its end.
+    has_media: whether images or audio went along, so that a row is no longer one token.
+    """
+
+    payload: Any
+    start: int = 0
+    request_id: str = ""
+    weight_version: str | None = None
+    is_aborted: bool = False
+    has_media: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RankShare:
+    """What one train rank computes of one micro-batch.
+
+    rank: global rank, for messages. micro_batch: its number in the step.
+    layers: the model's layer (from 0) of each of the rank's routers, in their order.
+    rows: int64 (positions,): for each position of the rank's slice the row that it replays,
+        counted over the rows of all samples one after the other; -1 where it is padding.
+    """
+
+    rank: int
+    micro_batch: int
+    layers: Sequence[int]
+    rows: Any
 
 
 @dataclass(frozen=True, slots=True)

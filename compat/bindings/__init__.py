@@ -15,8 +15,12 @@ weight_versions  the newest weight version that a server reported
 weight_update    updates that leave the servers' KV alone
 rollout_request  the fields of a `/generate` request, and the proofs before the first one
 rollout_pairs    requests for routes, sent to both servers of a prefill/decode pair
-routed_experts   the routes of a response, and their dtype in the trainer
+routed_experts   the routes of a response, assembled before anybody decodes it
+route_shape      the shape of one token's routes
+per_token        the one place that cuts a sample
+replay_fill      what a train rank replays: its own layers and positions, compact
 server_routes    a delta of routes from servers that declare it and never read it
+server_capture      the routes of one forward, before they reach the host buffer
 server_retraction   the rows that a retracted request was sampled with
 server_mixed_batch  requests with and without routes in one output batch
 server_wire         a finished request's routes in the form that features choose

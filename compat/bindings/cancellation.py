@@ -13,7 +13,6 @@ from typing import Any
 from miles_periodic.compat.bindings import weight_versions
 from miles_periodic.compat.bindings.features import manager
 from miles_periodic.compat.bindings.rollout_flight import (
-    CANCELLED,
     Flight,
     each_sample,
     flying,
@@ -84,14 +83,14 @@ async def _cancellable(wrapped, args, kwargs, call):
         except asyncio.CancelledError:
             if not flight.reason:
                 raise
-    return _aborted(sample, flight.reason) if flight.reason else result
+    return _aborted(flight) if flight.reason else result
 
 
-def _aborted(samples: Any, reason: str) -> Any:
-    for sample in each_sample(samples):
+def _aborted(flight: Flight) -> Any:
+    for sample in each_sample(flight.sample):
         sample.status = type(sample).Status.ABORTED
-    put_on_record(samples, CANCELLED, reason)
-    return samples
+    put_on_record(flight.sample, flight)
+    return flight.sample
 
 
 def identified(flight: Flight, request: Mapping[str, Any]) -> Mapping[str, Any]:

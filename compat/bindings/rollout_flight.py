@@ -84,15 +84,16 @@ async def _keep_start(wrapped, args, kwargs, sample):
     with flying(sample) as flight:
         result = await wrapped(*args, **kwargs)
     if flight.state is not None:
-        put_on_record(result, START, flight.state.weight_version)
+        put_on_record(result, flight)
     return result
 
 
-def put_on_record(samples: Any, key: str, value: Any) -> None:
-    """Write one entry into the record of each sample, on top of its start."""
+def put_on_record(samples: Any, flight: Flight) -> None:
+    """Write what is known of a flight into the metadata of each sample that it left."""
+    started = flight.state.weight_version if flight.state is not None else flight.earlier_start
+    record = {START: started, **({CANCELLED: flight.reason} if flight.reason else {})}
     for sample in each_sample(samples):
-        kept = {START: start_of(sample)} if key != START else {}
-        sample.metadata = {**(sample.metadata or {}), RECORD: {**kept, key: value}}
+        sample.metadata = {**(sample.metadata or {}), RECORD: record}
 
 
 def each_sample(samples: Any) -> Iterator[Any]:

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from miles_periodic.compat.bindings.features import each_answer, manager, merged_answers
 from miles_periodic.compat.bindings.rollout_scope import current_rollout
+from miles_periodic.compat.bindings.routed_experts import with_routes
 from miles_periodic.compat.boot import member
 from miles_periodic.hooks.errors import PeriodicError
 from miles_periodic.hooks.values import RolloutState, ServerProof
@@ -20,11 +21,12 @@ _proofs: dict[tuple[int, str, str, str], asyncio.Task] = {}
 
 
 def add_fields(wrapped, instance, args, kwargs):
-    """Symptom: Miles 0.0.2 never asks for a delta of routes and never salts the KV cache.
+    """Symptom: Miles never asks for a delta of routes on `/generate` and never salts the KV cache.
 
     Trigger: any path of Miles posts a `/generate` request of a rollout. Takes down: the rollout,
-    where two features set one field or a proof of the server fails. Safe because the request is
-    copied, other requests and other URLs pass untouched, and Miles keeps its own retries.
+    where two features set one field, a proof of the server fails, or a response's routes are
+    refused (the error names request id and rows). Safe because the request is copied, other
+    requests and other URLs pass untouched, and Miles keeps its own retries.
     Upstream: sgl-project/sglang#24851 (delta), radixark/miles#2783 (salt).
     """
     return _post(wrapped, args, kwargs)
@@ -42,8 +44,9 @@ async def _post(post: Post, args, kwargs):
     fields = merged_answers(
         "generate_request_fields", rollout=rollout, tokens=tokens, request=request
     )
-    call.arguments["payload"] = {**request, **fields}
-    return await post(*call.args, **call.kwargs)
+    sent = {**request, **fields}
+    call.arguments["payload"] = sent
+    return with_routes(rollout, sent, await post(*call.args, **call.kwargs))
 
 
 def _is_generate(url: str, request: Any) -> bool:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 from contextvars import ContextVar
+from typing import Any
 
-from miles_periodic.hooks.values import RolloutState
+from miles_periodic.compat.bindings.per_token import keep_response
+from miles_periodic.compat.bindings.route_shape import shape_of
+from miles_periodic.hooks.values import EarlierTurns, RolloutState
 
 _current: ContextVar[RolloutState | None] = ContextVar("miles_periodic_rollout", default=None)
+_arguments: ContextVar[Any] = ContextVar("miles_periodic_arguments", default=None)
 
 
 def current_rollout() -> RolloutState | None:
@@ -14,19 +19,64 @@ def current_rollout() -> RolloutState | None:
     return _current.get()
 
 
+def current_arguments() -> Any:
+    """Miles's arguments of the rollout that this task generates, or None outside one."""
+    return _arguments.get()
+
+
 def enter(wrapped, instance, args, kwargs):
     """Symptom: Miles's request helpers see token lists, not the trajectory they belong to.
 
     Trigger: `generate_and_rm` runs one sample, over all its turns, in a task of its own. Takes
-    down: nothing; it only opens and closes a context variable. Safe because tasks copy their
-    context, so that neighbours never share a state. Upstream: none.
+    down: the rollout, where an interrupted sample's routes are not those of its tokens. Safe
+    because tasks copy their context, so that neighbours never share a state, and a finished
+    sample is only touched where an abort left tokens without routes: all its per-token fields
+    are then cut back alike. Upstream: radixark/miles#861 (fields cut apart).
     """
-    return _within_scope(wrapped, args, kwargs)
+    call = inspect.signature(wrapped).bind(*args, **kwargs).arguments
+    state = call.get("state")
+    arguments = call["args"] if state is None else state.args
+    rollout = RolloutState(earlier=_earlier(arguments, call["sample"]))
+    return _within_scope(wrapped, args, kwargs, rollout, arguments, state)
 
 
-async def _within_scope(wrapped, args, kwargs):
-    token = _current.set(RolloutState())
+async def _within_scope(wrapped, args, kwargs, rollout: RolloutState, arguments: Any, state: Any):
+    tokens = _current.set(rollout), _arguments.set(arguments)
     try:
-        return await wrapped(*args, **kwargs)
+        generated = await wrapped(*args, **kwargs)
     finally:
-        _current.reset(token)
+        _current.reset(tokens[0])
+        _arguments.reset(tokens[1])
+    for sample in generated if isinstance(generated, list) else [generated]:
+        if _has_gap(sample):
+            _end_at_the_gap(sample, (state or _older_state(arguments)).tokenizer)
+    return generated
+
+
+def _earlier(arguments: Any, sample: Any) -> EarlierTurns | None:
+    """What an interrupted sample had; Miles resumes it with the same tokens."""
+    routes = getattr(sample, "rollout_routed_experts", None)
+    if routes is None or not sample.tokens:
+        return None
+    return EarlierTurns(sample.tokens, routes, shape_of(arguments))
+
+
+def _has_gap(sample: Any) -> bool:
+    """Whether an abort left tokens at the sample's end whose routes never came."""
+    routes = getattr(sample, "rollout_routed_experts", None)
+    is_short = routes is not None and len(routes) < len(sample.tokens) - 1
+    return is_short and sample.status is type(sample).Status.ABORTED
+
+
+def _end_at_the_gap(sample: Any, tokenizer: Any) -> None:
+    """Keep the response up to the last token that a known row sampled."""
+    prompt_length = len(sample.tokens) - sample.response_length
+    known = len(sample.rollout_routed_experts) + 1 - prompt_length
+    keep_response(sample, min(max(known, 0), sample.response_length), tokenizer)
+
+
+def _older_state(arguments: Any) -> Any:
+    """The state of the older rollout path, of which Miles keeps one per process."""
+    from miles.rollout.sglang_rollout import GenerateState
+
+    return GenerateState(arguments)

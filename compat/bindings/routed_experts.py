@@ -1,56 +1,115 @@
-"""The routes of a response, and their dtype in the trainer."""
+"""The routes of a response: assembled where it arrives, handed to whoever decodes it."""
 
 from __future__ import annotations
 
+import base64
 import inspect
+from collections.abc import Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
 
 from miles_periodic.compat.bindings.features import manager
-from miles_periodic.compat.bindings.rollout_scope import current_rollout
-from miles_periodic.hooks.values import RouteShape
+from miles_periodic.compat.bindings.rollout_scope import current_arguments
+from miles_periodic.compat.bindings.route_shape import shape_of
+from miles_periodic.hooks.values import MEDIA_FIELDS, RolloutState, RouteAnswer
 
-_KEY = "rollout_routed_experts"
+_KEY = "routed_experts"
+
+
+@dataclass(frozen=True, slots=True)
+class AssembledRoutes:
+    """All rows of a trajectory, where Miles expects the base64 text of a response.
+
+    Our bindings on Miles's decoders take `rows` as they are. Anybody else's code decodes it as it
+    decodes the text, `b64decode(value.encode("ascii"))`, and gets the same rows as int32.
+    """
+
+    rows: Any
+
+    def encode(self, encoding: str = "ascii") -> bytes:
+        return base64.b64encode(self.rows.astype("<i4").tobytes())
+
+
+@dataclass(slots=True)
+class _Taken:
+    """Rows that go to a sample around Miles's decoder, or None as long as there are none."""
+
+    rows: Any = None
+
+
+_taken: ContextVar[_Taken | None] = ContextVar("miles_periodic_taken_routes", default=None)
+
+
+def with_routes(rollout: RolloutState, request: Mapping[str, Any], response: Any) -> Any:
+    """A response whose routes are those of the whole trajectory, where a feature assembles them.
+
+    request: as it was sent. Called for each response of a rollout, before Miles sees it.
+    """
+    if not request.get("return_routed_experts") or not isinstance(response, Mapping):
+        return response
+    meta = response["meta_info"]
+    tokens = [*request.get("input_ids", ()), *_new_tokens(meta)]
+    rows = manager().hook.routed_experts_of_response(
+        rollout=rollout,
+        tokens=tokens,
+        answer=_answer(request, meta),
+        shape=shape_of(current_arguments()),
+    )
+    if rows is None:
+        return response
+    taken = _taken.get()
+    if taken is None:
+        return {**response, "meta_info": {**meta, _KEY: AssembledRoutes(rows)}}
+    taken.rows = rows
+    return {**response, "meta_info": {k: v for k, v in meta.items() if k != _KEY}}
+
+
+def _new_tokens(meta: Mapping[str, Any]) -> list[int]:
+    return [item[1] for item in meta.get("output_token_logprobs") or ()]
+
+
+def _answer(request: Mapping[str, Any], meta: Mapping[str, Any]) -> RouteAnswer:
+    version = meta.get("weight_version")
+    return RouteAnswer(
+        payload=meta.get(_KEY),
+        start=request.get("routed_experts_start_len", 0),
+        request_id=str(meta.get("id", "")),
+        weight_version=None if version is None else str(version),
+        is_aborted=(meta.get("finish_reason") or {}).get("type") == "abort",
+        has_media=any(request.get(field) for field in MEDIA_FIELDS),
+    )
 
 
 def decode(wrapped, instance, args, kwargs):
-    """Symptom: every turn's response is decoded as the routes of the whole sample.
+    """Symptom: every turn's response is decoded as the routes of the whole sample, as int32.
 
-    Trigger: `update_sample_from_response` after each turn. Takes down: the rollout, where a
-    payload is refused (the error names request id and rows). Safe because without a payload,
-    outside a rollout and where no feature answers, Miles's own decoder runs. Upstream:
+    Trigger: a response's routes go to its sample. Takes down: nothing. Safe because only what we
+    assembled is taken as it is; any other payload goes to Miles's own decoder. Upstream:
     radixark/miles has the delta only in its session server (#2278).
     """
     call = inspect.signature(wrapped).bind(*args, **kwargs).arguments
-    arguments, output, sample = call["args"], call["output"], call["sample"]
-    payload = output["meta_info"].get(call["key"])
-    rollout = current_rollout()
-    if payload is None or rollout is None:
-        return wrapped(*args, **kwargs)
-    shape = RouteShape(arguments.num_layers, arguments.moe_router_topk, arguments.num_experts)
-    rows = manager().hook.routed_experts_of_response(
-        rollout=rollout,
-        tokens=sample.tokens,
-        payload=payload,
-        shape=shape,
-        request_id=str(output["meta_info"].get("id", "")),
-    )
-    return wrapped(*args, **kwargs) if rows is None else rows
+    held = call["output"]["meta_info"].get(call.get("key", _KEY))
+    return held.rows if isinstance(held, AssembledRoutes) else wrapped(*args, **kwargs)
 
 
-def widen(wrapped, instance, args, kwargs):
-    """Symptom: the trainer pads routes with -1 and gathers by them; compact dtypes can do neither.
+def around_decoder(wrapped, instance, args, kwargs):
+    """Symptom: the older rollout path decodes a response's routes in the middle of `generate`.
 
-    Trigger: a train rank fetched its shard. Takes down: nothing else. Safe because int32 is what
-    Miles's own decoder yields, so that the trainer sees equal values in the dtype it expects.
-    Upstream: sgl-project/sglang#31219 (compact wire dtype, open).
+    Trigger: it generates one sample with one request. Takes down: nothing. Safe because its
+    decoder runs only where a response has routes: ours leave the response and go to the sample
+    that it returns. Upstream: radixark/miles#2278 left this path out.
     """
-    data = wrapped(*args, **kwargs)
-    if _KEY in data:
-        data[_KEY] = [_widened(rows) for rows in data[_KEY]]
-    return data
+    return _around_decoder(wrapped, args, kwargs)
 
 
-def _widened(rows):
-    import torch
-
-    wide = manager().hook.routed_experts_for_training(rows=rows.numpy())
-    return rows if wide is None else torch.from_numpy(wide)
+async def _around_decoder(wrapped, args, kwargs):
+    taken = _Taken()
+    token = _taken.set(taken)
+    try:
+        sample = await wrapped(*args, **kwargs)
+    finally:
+        _taken.reset(token)
+    if taken.rows is not None:
+        sample.rollout_routed_experts = taken.rows
+    return sample

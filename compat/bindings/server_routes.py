@@ -77,7 +77,7 @@ def gathered(request: Any, pool: Any, first: int, end: int) -> Any:
 
 
 def _tensor(request: Any, pool: Any, first: int, end: int) -> Any:
-    holder = getattr(request, "kv", request)
+    holder = request if hasattr(request, "req_pool_idx") else request.kv
     slots = pool.req_to_token[holder.req_pool_idx]
     return _host_buffer()[slots[first:end].cpu()]
 

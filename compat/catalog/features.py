@@ -14,7 +14,14 @@ Need = str | tuple[str, ...]
 #: Put in wherever some feature injects something on that upstream.
 ALWAYS: dict[str, tuple[Need, ...]] = {"miles": ("launch/muster",)}
 
-_REQUEST = ("rollout/scope", "rollout/refactored-scope", "rollout/request")
+_REQUEST: tuple[Need, ...] = ("rollout/scope", "rollout/refactored-scope", "rollout/request")
+_ROUTES: tuple[Need, ...] = (
+    *_REQUEST,
+    ("rollout/routed-experts", "rollout/routed-experts-of-tokens"),
+    "rollout/older-decoder",
+    ("rollout/truncate", NOTHING),
+)
+_REPLAY: tuple[Need, ...] = (("training/replay-fill", "training/actor-replay-fill"),)
 _SERVERS = ("launch/server-arguments", "launch/running-server")
 
 #: A rollout's start and answers, and the step that it is logged in.
@@ -34,12 +41,12 @@ FEATURE_BINDINGS: dict[str, dict[str, tuple[Need, ...]]] = {
             "server/remember-start",
             "server/collect-from-start",
             ("server/align-mixed-batches", NOTHING),
+            ("server/own-captured-rows", NOTHING),
         ),
         "miles": (
             "launch/arguments",
-            *_REQUEST,
-            "rollout/routed-experts",
-            "training/routed-experts",
+            *_ROUTES,
+            *_REPLAY,
         ),
     },
     "kv-preservation": {
@@ -67,6 +74,9 @@ SETTING_BINDINGS: dict[str, dict[str, dict[str, tuple[Need, ...]]]] = {
     "delta-router-replay": {
         "miles": {"join_halves": ("rollout/pairs",)},
         "sglang": {
+            "check_capture_buffer": (
+                ("server/check-capture-buffer", "server/check-capture-buffer-in-layers"),
+            ),
             "keep_rows_on_retraction": (
                 ("server/keep-rows", "server/keep-rows-of-batch"),
                 ("server/give-back-rows", "server/give-back-rows-in-mixin"),
@@ -96,14 +106,10 @@ HOOK_BINDINGS: dict[str, tuple[Need, ...]] = {
     "server_proofs": _REQUEST,
     "generate_request_fields": _REQUEST,
     "wants_weight_version": _REQUEST,
-    "routed_experts_of_response": (
-        "rollout/scope",
-        "rollout/refactored-scope",
-        "rollout/routed-experts",
-    ),
     "routed_experts_of_pair": ("rollout/scope", "rollout/refactored-scope", "rollout/pairs"),
+    "routed_experts_of_response": _ROUTES,
     "routed_experts_on_the_wire": (("server/encode-rows", "server/encode-rows-in-mixin"),),
-    "routed_experts_for_training": ("training/routed-experts",),
+    "routed_experts_for_training": _REPLAY,
     "rollout_response": (*_REQUEST, *_SEEN),
     "rollout_verdict": (*_REQUEST, *_SEEN, *_CANCELLED),
     "rollout_step_metrics": (*_REQUEST, *_SEEN),

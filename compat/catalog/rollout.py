@@ -5,6 +5,7 @@ from __future__ import annotations
 from miles_periodic.compat.binding import Binding
 
 _ADAPTERS = "miles_periodic.compat.bindings"
+_GENERATE = "miles.rollout.generate_utils.generate_endpoint_utils"
 
 BINDINGS = (
     Binding(
@@ -12,7 +13,6 @@ BINDINGS = (
         upstream="miles",
         target="miles.rollout.sglang_rollout:generate_and_rm",
         adapter=f"{_ADAPTERS}.rollout_scope:enter",
-        processes=("rollout-manager",),
     ),
     Binding(
         name="rollout/refactored-scope",
@@ -38,13 +38,33 @@ BINDINGS = (
     Binding(
         name="rollout/routed-experts",
         upstream="miles",
-        target=(
-            "miles.rollout.generate_utils.generate_endpoint_utils:get_rollout_topk_from_response"
-        ),
+        target=f"{_GENERATE}:get_rollout_topk_from_response",
         adapter=f"{_ADAPTERS}.routed_experts:decode",
         relies_on=(
-            "miles.rollout.generate_utils.generate_endpoint_utils:compute_request_payload",
-            "miles.rollout.generate_utils.generate_endpoint_utils:update_sample_from_response",
+            f"{_GENERATE}:compute_request_payload",
+            f"{_GENERATE}:update_sample_from_response",
         ),
+    ),
+    Binding(
+        name="rollout/routed-experts-of-tokens",
+        upstream="miles",
+        target=f"{_GENERATE}:get_routed_experts_from_response",
+        adapter=f"{_ADAPTERS}.routed_experts:decode",
+        relies_on=(
+            f"{_GENERATE}:compute_request_payload",
+            f"{_GENERATE}:update_sample_from_response",
+        ),
+    ),
+    Binding(
+        name="rollout/older-decoder",
+        upstream="miles",
+        target="miles.rollout.sglang_rollout:generate",
+        adapter=f"{_ADAPTERS}.routed_experts:around_decoder",
+    ),
+    Binding(
+        name="rollout/truncate",
+        upstream="miles",
+        target="miles.rollout.generate_utils.openai_endpoint_utils:_truncate_sample_output",
+        adapter=f"{_ADAPTERS}.per_token:truncate",
     ),
 )

@@ -54,6 +54,27 @@ BINDINGS = (
         adapter=f"{_ADAPTERS}.server_mixed_batch:align",
     ),
     Binding(
+        name="server/own-captured-rows",
+        upstream="sglang",
+        target="sglang.srt.state_capturer.base:BaseTopkCapturer.on_forward_end",
+        adapter=f"{_ADAPTERS}.server_capture:own",
+        relies_on=("sglang.srt.state_capturer.base:TopkCaptureOutput",),
+    ),
+    Binding(
+        name="server/check-capture-buffer",
+        upstream="sglang",
+        target="sglang.srt.state_capturer.routed_experts:RoutedExpertsCapturer.__init__",
+        adapter=f"{_ADAPTERS}.server_capture:check_room",
+    ),
+    Binding(
+        name="server/check-capture-buffer-in-layers",
+        upstream="sglang",
+        target=(
+            "sglang.srt.layers.moe.routed_experts_capturer:_RoutedExpertsCapturerReal.__init__"
+        ),
+        adapter=f"{_ADAPTERS}.server_capture:check_room",
+    ),
+    Binding(
         name="server/keep-rows",
         upstream="sglang",
         target=f"{_BATCH}:release_req",

@@ -8,11 +8,20 @@ _ADAPTERS = "miles_periodic.compat.bindings"
 
 BINDINGS = (
     Binding(
-        name="training/routed-experts",
+        name="training/replay-fill",
         upstream="miles",
-        target="miles.backends.training_utils.data:get_rollout_data",
-        adapter=f"{_ADAPTERS}.routed_experts:widen",
+        target="miles.backends.training_utils.replay_data:fill_replay_data",
+        adapter=f"{_ADAPTERS}.replay_fill:fill",
         processes=("trainer",),
+        relies_on=("miles.utils.replay_base:Replay",),
+    ),
+    Binding(
+        name="training/actor-replay-fill",
+        upstream="miles",
+        target="miles.backends.megatron_utils.actor:MegatronTrainRayActor._fill_replay_data",
+        adapter=f"{_ADAPTERS}.replay_fill:fill",
+        processes=("trainer",),
+        relies_on=("miles.utils.replay_base:Replay",),
     ),
     Binding(
         name="training/split",

@@ -16,6 +16,7 @@ trainer_start         what a train actor refuses to start with
 start_up              a quicker start of the many processes of a run
 stock_sglang          what a stock release of SGLang needs besides
 prefill_decode        what a prefill or decode server needs besides
+wide_expert_parallel  what such a release needs besides for DP attention with expert parallelism
 
 environment           the variables of a CPU run
 logical_gpus          a Ray instance on this machine whose GPUs are numbers

@@ -204,7 +204,8 @@ _given: set[int] = set()
 
 def free_port() -> int:
     """A port on which nothing listens, each one once per process."""
-    for port in PORTS:
+    first = os.getpid() * 97 % len(PORTS)  # so that two programs at once rarely try the same ones
+    for port in (*PORTS[first:], *PORTS[:first]):
         with socket.socket() as probe:
             if port not in _given and probe.connect_ex((LOOPBACK, port)):
                 _given.add(port)

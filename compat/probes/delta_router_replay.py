@@ -18,6 +18,9 @@ _SIDE_PATHS = ("srt/managers/session_controller.py",)
 _SETTINGS = ("srt/server_args.py", "srt/arg_groups")
 _SWITCH = "enable_return_routed_experts"
 _ALIGN = "server/align-mixed-batches"
+_OWN = "server/own-captured-rows"
+_FORWARD_END = "sglang.srt.state_capturer.base:BaseTopkCapturer.on_forward_end"
+_COPY_STREAM = "copy_stream_ctx"
 _PAYLOAD = "miles.rollout.generate_utils.generate_endpoint_utils:compute_request_payload"
 _ROUTER = "megatron.core.transformer.moe.router:TopKRouter"
 _ROUTING = "megatron.core.transformer.moe.moe_utils:topk_routing_with_score_function"
@@ -28,7 +31,7 @@ _JOINS = ("concatenate", "concat", "cat", "vstack", "append", "extend")
 def sglang(tree: Tree) -> Decision:
     """Native where a request's start row reaches the code that gathers the rows.
 
-    Where requests without routes spoil those of their neighbours, that alone is injected. The
+    Where rows can get lost or mixed up on the way, the cure of that alone is injected. The
     bindings carry the start where nothing does. Where something carries it half of the way, two
     hands would be on one value: unsupported.
     """
@@ -43,11 +46,13 @@ def sglang(tree: Tree) -> Decision:
     if not delta.consumer:
         return Inject(f"{FIELD} is declared, but {delta.missing}", delta.evidence, bindings)
     reason, evidence = f"{FIELD} is declared and consumed", delta.evidence + replay
-    misaligned = _misaligned(tree)
-    if misaligned:
-        reason = f"{reason}, but {misaligned[0].what}"
-        return Inject(reason, evidence + misaligned, (_ALIGN,))
-    return Native(reason, evidence)
+    faults = {_ALIGN: _misaligned(tree), _OWN: _overtaken(tree)}
+    found = {name: seen for name, seen in faults.items() if seen}
+    if not found:
+        return Native(reason, evidence)
+    seen = tuple(piece for pieces in found.values() for piece in pieces)
+    what = "; ".join(pieces[0].what for pieces in found.values())
+    return Inject(f"{reason}, but {what}", evidence + seen, tuple(found))
 
 
 def _misaligned(tree: Tree) -> tuple[Evidence, ...]:
@@ -70,6 +75,21 @@ def _skips_silent_requests(branch: ast.If) -> bool:
     appends = [call for part in branch.body for call in calls(part, "append")]
     listed = any("routed_experts" in ast.unparse(call.func) for call in appends)
     return of_a_request and listed and not branch.orelse
+
+
+def _overtaken(tree: Tree) -> tuple[Evidence, ...]:
+    """Where a view of captured routes is copied on a stream that the next forward overtakes."""
+    captured, scheduler = tree.find(_FORWARD_END), tree.module("sglang.srt.managers.scheduler")
+    if captured is None or scheduler is None or any(calls(captured[1], "clone")):
+        return ()
+    for block in ast.walk(scheduler.syntax):
+        apart = isinstance(block, ast.With) and _COPY_STREAM in ast.unparse(block.items[0])
+        if apart and any(calls(block, "copy_to_cpu")):
+            module, definition = captured
+            view = f"{definition.name} hands out a view of the buffer that the next forward writes"
+            copied = f"results are copied on {_COPY_STREAM}, beside the next forward"
+            return module.evidence(definition, view), scheduler.evidence(block, copied)
+    return ()
 
 
 def _followed(tree: Tree, field: str) -> Trail:

@@ -154,10 +154,10 @@ def _guards(node: ast.If) -> bool:
 
 
 def _flushing_updaters(tree: Tree) -> tuple[Evidence, ...]:
-    """Other updaters that flush whatever the mode is: colocated runs keep nothing."""
+    """Where else servers are flushed: by other updaters, which are bound, and for offloading."""
     return tuple(
-        module.evidence(call, f"{module.qualname(call)} flushes in every mode: avoid this updater")
-        for module in tree.containing("flush_cache", _UPDATERS)
+        module.evidence(call, f"{module.qualname(call)} flushes in every mode: bound, or refused")
+        for module in tree.containing("flush_cache", "backends")
         for call in calls(module.syntax, "flush_cache")
         if not any(_guards(above) for above in _branches_around(module, call))
     )

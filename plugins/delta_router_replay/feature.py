@@ -2,33 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
 from miles_periodic.hooks import Feature, PeriodicError, RolloutState, hookimpl
-from miles_periodic.hooks.values import RouteShape, ServerGroup, ServerProof, proof_salt
-from miles_periodic.plugins.delta_router_replay import halves, wire
-from miles_periodic.plugins.delta_router_replay.payload import (
-    RouteRowsError,
-    num_row_bytes,
-    num_rows,
+from miles_periodic.hooks.values import (
+    MEDIA_FIELDS,
+    RankShare,
+    RouteAnswer,
+    RouteShape,
+    ServerGroup,
+    ServerProof,
+    proof_salt,
 )
-from miles_periodic.plugins.delta_router_replay.route_rows import RouteRows
+from miles_periodic.plugins.delta_router_replay import halves, wire
+from miles_periodic.plugins.delta_router_replay.pairs import refuse_half_routes
+from miles_periodic.plugins.delta_router_replay.payload import RouteRowsError, num_row_bytes
+from miles_periodic.plugins.delta_router_replay.rank_share import own_routes, share_bytes
 from miles_periodic.plugins.delta_router_replay.settings import DeltaRouterReplaySettings
+from miles_periodic.plugins.delta_router_replay.trajectory import Trajectory, rows_with_media
 
 SLUG = "delta-router-replay"
-
-
-@dataclass(slots=True)
-class _Held:
-    """What one rollout holds: rows, and the tokens that they belong to."""
-
-    rows: RouteRows | None = None
-    tokens: list[int] = field(default_factory=list)
-    asked_from: int = 0
 
 
 class DeltaRouterReplay(Feature):
@@ -39,6 +36,7 @@ class DeltaRouterReplay(Feature):
     settings_model = DeltaRouterReplaySettings
     pull_requests = ("sglang#24851", "sglang#31219", "miles#2278", "miles#3307")
     exit = "Miles asks for a delta on every rollout path, in every pause mode."
+    _step_bytes = 0
 
     def __init__(self, settings: DeltaRouterReplaySettings | None = None) -> None:
         super().__init__(settings)
@@ -55,12 +53,22 @@ class DeltaRouterReplay(Feature):
                 found="--use-session-server",
                 remedy=f"Take the feature out with -{SLUG}, or roll out without session servers.",
             )
+        chunk = arguments.get("sglang_chunked_prefill_size")
+        if replays and chunk is not None and chunk <= 0:
+            raise PeriodicError(
+                "Prefills of any length overrun the servers' buffer for captured routes.",
+                feature=SLUG,
+                expected="a bound on the tokens of one prefill",
+                found=f"--sglang-chunked-prefill-size {chunk}",
+                remedy="Set --sglang-chunked-prefill-size to the most tokens that one forward may "
+                "prefill, such as 8192.",
+            )
         return None
 
     @hookimpl
     def server_arguments(self, servers: ServerGroup) -> Mapping[str, Any] | None:
         if servers.role == "prefill" and self._replays:
-            _refuse_half_routes(servers, self.settings.join_halves)
+            refuse_half_routes(servers, self.settings.join_halves)
         return None
 
     @hookimpl
@@ -71,19 +79,8 @@ class DeltaRouterReplay(Feature):
         request: Mapping[str, Any],
         request_id: str,
     ) -> str | None:
-        num_prompt_tokens = len(request["input_ids"])
-        meta = decode.get("meta_info", {})
-        try:
-            return halves.join(
-                prefill.get("meta_info", {}).get("routed_experts"),
-                meta.get("routed_experts"),
-                start=request.get("routed_experts_start_len") or 0,
-                num_prompt_tokens=num_prompt_tokens,
-                num_tokens=num_prompt_tokens + meta.get("completion_tokens", 0),
-                request_id=request_id,
-            )
-        except RouteRowsError as error:
-            raise _refusal(error) from error
+        with _named_refusal("/generate, meta_info.routed_experts"):
+            return halves.joined(prefill, decode, request, request_id)
 
     @hookimpl
     def server_proofs(self, request: Mapping[str, Any]) -> Sequence[ServerProof] | None:
@@ -94,35 +91,30 @@ class DeltaRouterReplay(Feature):
     def generate_request_fields(
         self, rollout: RolloutState, tokens: Sequence[int], request: Mapping[str, Any]
     ) -> Mapping[str, Any] | None:
-        if not request.get("return_routed_experts"):
+        has_media = any(request.get(field) for field in MEDIA_FIELDS)
+        if not request.get("return_routed_experts") or not tokens or has_media:
             return None
-        held = rollout.memory.setdefault(SLUG, _Held())
-        held.asked_from = _keep_common_prefix(held, tokens)
-        return {"routed_experts_start_len": held.asked_from} if held.asked_from else None
+        start = self._trajectory(rollout).ask(tokens)
+        return {"routed_experts_start_len": start} if start else None
 
     @hookimpl
     def routed_experts_of_response(
-        self,
-        rollout: RolloutState,
-        tokens: Sequence[int],
-        payload: Any,
-        shape: RouteShape,
-        request_id: str,
+        self, rollout: RolloutState, tokens: Sequence[int], answer: RouteAnswer, shape: RouteShape
     ) -> np.ndarray | None:
-        held = rollout.memory.setdefault(SLUG, _Held())
-        if held.rows is None:
-            held.rows = RouteRows(
-                shape.num_layers,
-                shape.top_k,
-                shape.num_experts,
-                max_constant_run=self.settings.max_constant_run,
-            )
-        try:
-            _append(held, tokens, payload, request_id)
-        except RouteRowsError as error:
-            raise _refusal(error) from error
-        held.tokens = list(tokens)
-        return held.rows.array()
+        with _named_refusal("/generate, meta_info.routed_experts"):
+            if answer.has_media:
+                return rows_with_media(answer, shape) if answer.payload is not None else None
+            return self._trajectory(rollout).answer(tokens, answer, shape)
+
+    def _trajectory(self, rollout: RolloutState) -> Trajectory:
+        held = rollout.memory.get(SLUG)
+        if held is None:
+            held = Trajectory(max_constant_run=self.settings.max_constant_run)
+            if rollout.earlier is not None:
+                with _named_refusal("the routes of an interrupted sample"):
+                    held.resume(rollout.earlier)
+            rollout.memory[SLUG] = held
+        return held
 
     @hookimpl
     def routed_experts_on_the_wire(
@@ -137,78 +129,43 @@ class DeltaRouterReplay(Feature):
             return None
 
     @hookimpl
-    def routed_experts_for_training(self, rows: np.ndarray) -> np.ndarray | None:
-        return None if rows.dtype == np.int32 else rows.astype(np.int32)
+    def routed_experts_for_training(
+        self, routes: Sequence[np.ndarray], share: RankShare, shape: RouteShape
+    ) -> np.ndarray | None:
+        with _named_refusal("the routes of a train rank"):
+            self._count(routes, share, shape)
+            return own_routes(routes, share, shape)
+
+    def _count(self, routes: Sequence[np.ndarray], share: RankShare, shape: RouteShape) -> None:
+        """Count a micro-batch's bytes to those of its step; PeriodicError above the limit."""
+        if share.micro_batch == 0:
+            self._step_bytes = 0
+        self._step_bytes += share_bytes(routes, share, shape)
+        limit = self.settings.max_rank_bytes
+        if limit is not None and self._step_bytes > limit:
+            raise PeriodicError(
+                f"Rank {share.rank} would hold {self._step_bytes} bytes of routes by "
+                f"micro-batch {share.micro_batch} of a step.",
+                feature=SLUG,
+                expected=f"at most max_rank_bytes = {limit}",
+                found=f"{len(share.layers)} layers of {len(share.rows)} positions in this one",
+                remedy="Take more data, pipeline or context parallel ranks, or a higher "
+                f"{SLUG}.max_rank_bytes.",
+            )
 
 
-def _refuse_half_routes(prefill: ServerGroup, joins: bool) -> None:
-    """Raise PeriodicError where a run with prefill servers could not have a prompt's routes."""
-    if not prefill.prefill_returns_routes:
+@contextmanager
+def _named_refusal(target: str) -> Iterator[None]:
+    """RouteRowsError as the error that a user sees."""
+    try:
+        yield
+    except RouteRowsError as error:
         raise PeriodicError(
-            "This SGLang's prefill servers do not answer with the routes of a prompt.",
+            f"Routes are refused: {error}.",
             feature=SLUG,
-            target="sglang.srt.disaggregation.prefill",
-            expected="routed experts collected when a prompt's KV was sent",
-            found="nothing that collects them",
-            remedy="Use SGLang 0.5.22 or later, drop --use-rollout-routing-replay, or roll out "
-            "without prefill servers.",
-        )
-    if not joins:
-        raise PeriodicError(
-            "Routers hand on the decode server's routes only, which are none of the prompt's.",
-            feature=SLUG,
-            expected=f"{SLUG}.join_halves=true",
-            found=f"{SLUG}.join_halves=false",
-            remedy=f"Set {SLUG}.join_halves=true, or drop --use-rollout-routing-replay.",
-        )
-
-
-def _refusal(error: RouteRowsError) -> PeriodicError:
-    return PeriodicError(
-        f"A response's routes are refused: {error}.",
-        feature=SLUG,
-        target="/generate, meta_info.routed_experts",
-        remedy=f"Run `miles plan` on the servers' nodes, or take the feature out: -{SLUG}.",
-    )
-
-
-def _append(held: _Held, tokens: Sequence[int], payload: Any, request_id: str) -> None:
-    """Append a response's rows, and demand that they end one before the last token."""
-    wanted = len(tokens) - 1 - held.asked_from
-    num_rows = _payload_rows(payload, held.rows)
-    if num_rows is not None and num_rows != wanted:
-        raise RouteRowsError(
-            f"{num_rows} rows came where {wanted} were asked for; the server ignored "
-            "routed_experts_start_len or lost rows",
-            request_id=request_id,
-            first_row=held.asked_from,
-            end_row=held.asked_from + num_rows,
-        )
-    held.rows.append(held.asked_from, payload, request_id=request_id)
-
-
-def _payload_rows(payload: Any, rows: RouteRows) -> int | None:
-    """How many rows a base64 text holds, by its length alone; None for other payloads."""
-    if not isinstance(payload, str):
-        return None
-    return num_rows(payload, rows.num_layers, rows.top_k)
-
-
-def _keep_common_prefix(held: _Held, tokens: Sequence[int]) -> int:
-    """How many rows the next request need not ask for; rows of rewritten history are dropped.
-
-    A row depends on its token and on all before it, so that rows stay valid exactly as far as
-    the request's tokens equal those that the rows were routed for.
-    """
-    if held.rows is None:
-        return 0
-    num_rows = len(held.rows)
-    if list(tokens[:num_rows]) != held.tokens[:num_rows]:
-        pairs = zip(tokens, held.tokens, strict=False)
-        num_rows = next((i for i, (new, old) in enumerate(pairs) if new != old), len(tokens))
-    num_rows = min(num_rows, len(held.rows), len(tokens))
-    held.rows.truncate(num_rows)
-    return num_rows
+            target=target,
+            remedy=f"Run `miles plan` on the servers' nodes, or take the feature out: -{SLUG}.",
+        ) from error
 
 
 #: Token ids that every vocabulary has; what they mean does not matter to the proof.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+from collections.abc import Mapping
 from typing import Any
 
 from miles_periodic.plugins.delta_router_replay import wire
@@ -56,6 +57,25 @@ def join(
         )
     split = num_prefilled * row_bytes
     return base64.b64encode(header + first[:split] + rows[split:]).decode()
+
+
+def joined(
+    prefill: Mapping[str, Any],
+    decode: Mapping[str, Any],
+    request: Mapping[str, Any],
+    request_id: str,
+) -> str:
+    """The routes of two `/generate` responses to one request; see `join`."""
+    num_prompt_tokens = len(request["input_ids"])
+    answered = decode.get("meta_info", {})
+    return join(
+        prefill.get("meta_info", {}).get("routed_experts"),
+        answered.get("routed_experts"),
+        start=request.get("routed_experts_start_len") or 0,
+        num_prompt_tokens=num_prompt_tokens,
+        num_tokens=num_prompt_tokens + answered.get("completion_tokens", 0),
+        request_id=request_id,
+    )
 
 
 class _Halves:

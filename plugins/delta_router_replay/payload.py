@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
+import itertools
 from typing import Any
 
 import numpy as np
+import pybase64
 
 from miles_periodic.plugins.delta_router_replay import wire
 
@@ -135,16 +135,16 @@ def _header(text: str) -> wire.Header | None:
 
 def _first_bytes(text: str) -> bytes:
     try:
-        return base64.b64decode(text[:_HEADER_LETTERS].encode("ascii"), validate=True)
-    except (binascii.Error, UnicodeEncodeError):
+        return pybase64.b64decode(text[:_HEADER_LETTERS], validate=True)
+    except ValueError:
         return b""
 
 
 def _bytes_of(payload: Any) -> bytes:
     if isinstance(payload, str):
         try:
-            payload = base64.b64decode(payload.encode("ascii"), validate=True)
-        except (binascii.Error, UnicodeEncodeError) as error:
+            payload = pybase64.b64decode(payload, validate=True)
+        except ValueError as error:  # binascii.Error and letters outside of ASCII
             raise ValueError(f"it is not base64 text: {error}") from error
     if not isinstance(payload, bytes | bytearray | memoryview):
         raise ValueError(
@@ -162,21 +162,33 @@ def check(rows: np.ndarray, num_experts: int, *, max_constant_run: int | None) -
     """
     if not len(rows):
         return None
-    outside = (rows < 0) | (rows >= num_experts)
-    if outside.any():
-        row, layer, _ = np.argwhere(outside)[0]
+    if wire.any_outside(rows, num_experts):
+        row, layer, _ = np.argwhere((rows < 0) | (rows >= num_experts))[0]
         return (
             f"row {row}, layer {layer} names experts {rows[row, layer].tolist()} of {num_experts}"
         )
+    return _repeated(rows) or _constant_run(rows, max_constant_run)
+
+
+def _repeated(rows: np.ndarray) -> str | None:
+    """The first row and layer that names an expert twice.
+
+    Experts are compared pair by pair over all rows at once: for the few experts of a layer that
+    is ten times quicker than sorting each row's.
+    """
+    top_k = rows.shape[-1]
+    columns = np.ascontiguousarray(rows.reshape(-1, top_k).T)
+    pairs = itertools.combinations(range(top_k), 2)
+    if not any((columns[a] == columns[b]).any() for a, b in pairs):
+        return None
     ordered = np.sort(rows, axis=-1)
     repeated = (ordered[..., 1:] == ordered[..., :-1]).any(axis=-1)
-    if repeated.any():
-        dense = ~rows.any(axis=(0, 2))
-        repeated &= ~dense | dense.all()
-    if repeated.any():
-        row, layer = np.argwhere(repeated)[0]
-        return f"row {row}, layer {layer} names an expert twice: {rows[row, layer].tolist()}"
-    return _constant_run(rows, max_constant_run)
+    dense = ~rows.any(axis=(0, 2))
+    repeated &= ~dense | dense.all()
+    if not repeated.any():
+        return None
+    row, layer = np.argwhere(repeated)[0]
+    return f"row {row}, layer {layer} names an expert twice: {rows[row, layer].tolist()}"
 
 
 def _constant_run(rows: np.ndarray, longest_allowed: int | None) -> str | None:

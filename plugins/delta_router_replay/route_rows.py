@@ -136,6 +136,21 @@ class RouteRows:
             self._num_rows = tokens
             self._spans = [span for span in self._spans if span[0] < tokens]
 
+    def fork(self, tokens: int) -> RouteRows:
+        """Rows of their own that begin with a copy of the first `tokens` rows held here."""
+        if not 0 <= tokens <= self._num_rows:
+            raise ValueError(f"of {self._num_rows} rows no {tokens} can be taken")
+        fork = RouteRows(
+            self.num_layers,
+            self.top_k,
+            self.num_experts,
+            max_constant_run=self.max_constant_run,
+        )
+        fork._buffer = self._buffer[:tokens].copy()
+        fork._num_rows = tokens
+        fork._spans = [span for span in self._spans if span[0] < tokens]
+        return fork
+
     def array(self) -> np.ndarray:
         """All rows held, (rows, num_layers, top_k), compact dtype, read-only, without a copy."""
         rows = self._buffer[: self._num_rows]

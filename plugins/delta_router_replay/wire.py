@@ -83,11 +83,19 @@ def encode(rows: np.ndarray, first_row: int, num_experts: int) -> np.ndarray:
 
 
 def _check_range(rows: np.ndarray, num_experts: int) -> None:
-    if rows.size and not (rows.min() >= 0 and rows.max() < num_experts):
+    if any_outside(rows, num_experts):
         row, layer, _ = np.argwhere((rows < 0) | (rows >= num_experts))[0]
         raise WireError(
             f"row {row}, layer {layer} names experts {rows[row, layer].tolist()} of {num_experts}"
         )
+
+
+def any_outside(rows: np.ndarray, num_experts: int) -> bool:
+    """Whether an id lies outside [0, num_experts): a negative one, read unsigned, is too large."""
+    unsigned = rows.view(f"u{rows.dtype.itemsize}")
+    if not rows.size or np.iinfo(unsigned.dtype).max < num_experts:
+        return False
+    return bool(unsigned.max() >= num_experts)
 
 
 def is_blob(content: bytes) -> bool:

@@ -11,6 +11,7 @@ from miles_periodic.plugins.kv_preservation.accounting import Held, KVAccount
 from miles_periodic.plugins.kv_preservation.runs import (
     check_stands_still,
     check_updates_in_place,
+    check_weight_versions,
     staleness_arguments,
 )
 from miles_periodic.plugins.kv_preservation.settings import KVPreservationSettings
@@ -49,6 +50,7 @@ class KVPreservation(Feature):
     def __init__(self, settings: KVPreservationSettings | None = None) -> None:
         super().__init__(settings)
         self._account = KVAccount()
+        self._needs_versions = self.settings.salt or self.settings.max_off_policy_steps is not None
 
     @hookimpl
     def complete_arguments(self, arguments: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -60,6 +62,8 @@ class KVPreservation(Feature):
                 found="--use-session-server",
                 remedy=f"Take the feature out with -{SLUG}, or roll out without session servers.",
             )
+        if self._needs_versions:
+            check_weight_versions(arguments)
         changes: dict[str, Any] = {}
         if self.settings.pause_in_place:
             check_updates_in_place(arguments)
@@ -76,8 +80,7 @@ class KVPreservation(Feature):
 
     @hookimpl
     def wants_weight_version(self, rollout: RolloutState) -> bool | None:
-        bounded = self.settings.max_off_policy_steps is not None
-        return True if self.settings.salt or bounded else None
+        return True if self._needs_versions else None
 
     @hookimpl
     def server_proofs(self, request: Mapping[str, Any]) -> Sequence[ServerProof] | None:

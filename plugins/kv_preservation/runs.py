@@ -58,6 +58,26 @@ def check_stands_still(servers: ServerGroup) -> None:
         )
 
 
+def check_weight_versions(arguments: Mapping[str, Any]) -> None:
+    """PeriodicError where a server would report several weight versions at once.
+
+    An update reaches one tokenizer worker, and only that one reports the new version from then on:
+    a new rollout could take an old salt, and no age would be right.
+    """
+    workers = arguments.get("sglang_tokenizer_worker_num") or 1
+    if workers > 1:
+        flag = "--sglang-tokenizer-worker-num"
+        raise PeriodicError(
+            "Each tokenizer worker of a server keeps a weight version of its own.",
+            feature=SLUG,
+            target=flag,
+            expected=f"{flag} 1",
+            found=f"{flag} {workers}",
+            remedy=f"Give {flag} 1, or set {SLUG}.salt=false and leave "
+            f"{SLUG}.max_off_policy_steps unset.",
+        )
+
+
 def staleness_arguments(arguments: Mapping[str, Any], max_steps: int) -> dict[str, Any]:
     """What bounds finished groups in the data buffer of a Miles that has one.
 

@@ -47,6 +47,8 @@ def verdict(
         return Cancel(f"it started under weight version {start} and was answered by {served}")
     if current is None:
         return None
+    if current.isdigit() and not start.isdigit():
+        return Cancel(f"its server has the weights {start!r}, while others have version {current}")
     behind = steps_behind(start, current)
     if behind > max_steps:
         return Cancel(f"it started {behind} weight versions ago, {max_steps} are allowed")

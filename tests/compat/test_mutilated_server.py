@@ -8,12 +8,13 @@ import pytest
 
 from miles_periodic.compat.plan import make_plan
 from miles_periodic.compat.tree import Tree
-from miles_periodic.hooks.decisions import Native, Unsupported
+from miles_periodic.hooks.decisions import Inject, Native, Unsupported
 from miles_periodic.plugins import features
 
 PARTS = ("managers", "state_capturer", "mem_cache", "server_args.py", "model_executor")
 MANAGERS = "srt/managers"
 COLLECTOR = f"{MANAGERS}/scheduler_output_processor_mixin.py"
+ALIGN = "server/align-mixed-batches"
 FIELD = "routed_experts_start_len"
 KEYWORD = f"{FIELD}=recv_req.{FIELD},"
 
@@ -54,8 +55,31 @@ def shown(decision):
     return "\n".join(map(str, decision.evidence))
 
 
-def test_whole_it_is_native(probed):
-    assert isinstance(probed("delta-router-replay"), Native)
+def serves_a_delta(decision):
+    return isinstance(decision, Native | Inject) and "declared and consumed" in decision.reason
+
+
+def test_whole_it_serves_a_delta(probed):
+    decision = probed("delta-router-replay")
+    assert serves_a_delta(decision)
+    assert ALIGN in decision.bindings
+
+
+def test_a_server_that_gives_every_request_its_place_is_not_aligned(probed):
+    silent = "                if req.return_routed_experts:\n                    if routed_experts"
+    always = silent.replace("req.return_routed_experts", "True")
+    decision = probed("delta-router-replay", (COLLECTOR, silent, always))
+    assert serves_a_delta(decision)
+    assert ALIGN not in decision.bindings
+
+
+def test_a_collector_of_unknown_shape_is_served_without_what_is_only_offered(probed):
+    decision = probed(
+        "delta-router-replay", (COLLECTOR, "max(0, req.seqlen - 1 - start_len)", "req.seqlen - 1")
+    )
+    assert serves_a_delta(decision)
+    assert "without keep_rows_on_retraction: no known shape of" in decision.reason
+    assert "server/check-capture-buffer" in decision.bindings
 
 
 GAPS = {
@@ -100,13 +124,13 @@ def test_a_field_kept_under_another_name_is_native_and_the_name_is_shown(probed)
         (f"{MANAGERS}/schedule_batch.py", f"self.{FIELD} = {FIELD}", f"self.first_row = {FIELD}"),
         (COLLECTOR, f"req.{FIELD}", "req.first_row"),
     )
-    assert isinstance(decision, Native), decision.reason
+    assert serves_a_delta(decision), decision.reason
     assert "Req.__init__ sets self.first_row" in shown(decision)
 
 
 def test_a_lying_version_changes_nothing(probed, server):
     (server / "version.py").write_text('__version__ = "0.5.9"\n')
-    assert isinstance(probed("delta-router-replay"), Native)
+    assert serves_a_delta(probed("delta-router-replay"))
 
 
 def test_routes_that_are_never_returned_are_unsupported(probed):

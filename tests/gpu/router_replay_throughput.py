@@ -95,12 +95,12 @@ def conversations(
 ) -> list[list[tuple[list[int], int]]]:
     """Per conversation its turns: tokens that the environment adds, and how many are generated.
 
-    Final lengths are spread evenly from a quarter of the longest to the longest.
+    Final lengths are spread evenly from a tenth of the longest to the longest.
     """
     draw = random.Random(SEED)
     made = []
     for i in range(options.conversations):
-        share = 0.25 + 0.75 * i / max(options.conversations - 1, 1)
+        share = 0.1 + 0.9 * i / max(options.conversations - 1, 1)
         new = [draw.randint(options.new, 2 * options.new - 1) for _ in range(options.turns)]
         added = max((int(share * options.longest) - sum(new)) // options.turns, 8)
         made.append([([draw.randrange(10, vocabulary) for _ in range(added)], n) for n in new])
@@ -200,13 +200,13 @@ SITE = f"""
 import os
 from miles_periodic.compat.boot import start
 start()
-from miles_periodic.compat.bindings import server_compact
-native = server_compact.compact
+from miles_periodic.compat.bindings import server_wire
+native = server_wire.encode
 def switched(wrapped, instance, args, kwargs):
     if os.path.exists(os.environ["{SWITCH}"]):
         return native(wrapped, instance, args, kwargs)
     return wrapped(*args, **kwargs)
-server_compact.compact = switched
+server_wire.encode = switched
 """
 
 
@@ -225,7 +225,8 @@ def engine_of(model: Path, options: argparse.Namespace):
         attention_backend="triton", sampling_backend="pytorch", moe_runner_backend="triton",
         enable_return_routed_experts=True, random_seed=SEED,
         mem_fraction_static=options.memory, max_running_requests=options.conversations,
-        cuda_graph_max_bs=options.conversations // options.gpus, log_level="warning", **parallel,
+        cuda_graph_max_bs_decode=options.conversations // options.gpus, log_level="warning",
+        **parallel,
     )  # fmt: skip
 
 
@@ -235,7 +236,7 @@ async def run(bench: Bench, options: argparse.Namespace) -> list[Measured]:
     warm = await bench.measure(chosen[-1], -1)
     print(f"warm-up: {warm.seconds:.2f} s", flush=True)
     measured = []
-    for repeat in range(options.repeats):
+    for repeat in range(options.first_repeat, options.first_repeat + options.repeats):
         turned = [*chosen[repeat % len(chosen) :], *chosen[: repeat % len(chosen)]]
         for variant in turned:
             if time.monotonic() > options.deadline:
@@ -261,7 +262,7 @@ def table(measured: list[Measured]) -> str:
     """Medians, and each variant's loss against `off` of the same repeat."""
     off = {m.repeat: m.tokens_per_second for m in measured if m.variant == "off"}
     lines = [
-        "| variant | tokens/s, median (min to max) | against off, median (min to max) | payload |",
+        "| variant | tokens/s, median (range) | against off, median (range) | payload |",
         "|---|---|---|---|",
     ]
     for name in dict.fromkeys(m.variant for m in measured):
@@ -287,6 +288,7 @@ def options_of(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--longest", type=int, default=32768, help="tokens of the longest one")
     parser.add_argument("--new", type=int, default=64, help="least new tokens of a turn")
     parser.add_argument("--repeats", type=int, default=4)
+    parser.add_argument("--first-repeat", type=int, default=0, help="where the order goes on")
     parser.add_argument("--memory", type=float, default=0.85, help="SGLang's mem_fraction_static")
     parser.add_argument("--limit-s", type=float, default=560, help="start no variant after this")
     parser.add_argument("--variants", nargs="+", default=[v.name for v in VARIANTS])

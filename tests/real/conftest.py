@@ -58,31 +58,37 @@ def cpu_run(tmp_path, monkeypatch):
     """`cpu_run(*slugs, shape=…, site=…)`: one run of the rehearsal's loop, and its outcome.
 
     slugs: the features that are on. site: text of a `sitecustomize` for every process of the run.
+    settings: slug to what is set besides the defaults.
     """
     from miles_periodic.cli.rehearsal.one_run import run_once
     from miles_periodic.cli.rehearsal.workspace import workspace
     from miles_periodic.cli.selected import Selected
-    from miles_periodic.compat.catalog import BINDINGS, binding_names
+    from miles_periodic.compat.catalog import BINDINGS
     from miles_periodic.compat.cpu import game, tiny_model
     from miles_periodic.compat.cpu.flags import CpuRun, prompts_file
+    from miles_periodic.compat.plan import make_plan
     from miles_periodic.compat.tree import Tree
     from miles_periodic.plugins import features
 
-    def run(*slugs, shape=None, site=""):
+    def run(*slugs, shape=None, site="", settings=None):
         shape = shape or CpuRun(num_rollouts=1)
         on = tuple(feature for feature in features() if feature.slug in slugs)
-        tree = Tree.installed("miles")
-        names = {name for slug in slugs for name in binding_names(slug, "miles", tree)}
+        chosen = {f.slug: f.settings_model(**(settings or {}).get(f.slug, {})) for f in on}
+        trees = {"miles": Tree.installed("miles")}
+        plan = make_plan(features(), slugs, trees, environment={}, settings=chosen)
+        decisions = [row.decision for row in plan.rows if row.upstream == "miles"]
+        names = {name for made in decisions for name in getattr(made, "bindings", ())}
         (tmp_path / "site").mkdir()
         (tmp_path / "site" / "sitecustomize.py").write_text(site, encoding="utf-8")
-        monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
+        path = [str(tmp_path / "site"), *filter(None, [os.environ.get("PYTHONPATH")])]
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path))
         with workspace(tmp_path / "work") as space:
             tiny_model.write(space.folder / "model")
             (space.folder / "on").mkdir()
             game.write_prompts(prompts_file(space.folder / "on"), shape.num_prompts)
             return run_once(
                 "on",
-                Selected(on, {f.slug: f.settings_model() for f in on}, ()),
+                Selected(on, chosen, ()),
                 [binding for binding in BINDINGS.values() if binding.name in names],
                 model=space.folder / "model",
                 folder=space.folder / "on",

@@ -8,6 +8,7 @@ import runpy
 import threading
 import time
 import urllib.request
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -93,18 +94,28 @@ class Observed:
 
 
 def observe(
-    folder: Path, path: list[Path], *, decode_cache: bool, update: bool = False, flags=()
+    folder: Path,
+    path: list[Path],
+    *,
+    decode_cache: bool,
+    update: bool = False,
+    num_turns: int = NUM_TURNS,
+    prefixes: Sequence[int] = (),
+    flags: Sequence[str] = (),
 ) -> Observed:
-    """Start a pair, do everything with it, and end it."""
+    """Start a pair, do everything with it, and end it.
+
+    update: change the weights under a running request. prefixes: lengths that are reused.
+    """
     for name, seed in (("model", 0), ("other", 7)):
         tiny_model.write(folder / name, seed=seed)
     setup = PairSetup(folder / "model", path, decode_cache, (GUARD,), flags)
     with SGLangPair(setup, folder / "pair") as pair:
         prompt = drawn(1, 40)
         return Observed(
-            delta=list(Conversation(prompt, salt="delta").turns(pair, NUM_TURNS)),
-            full=list(Conversation(prompt, salt="full", delta=False).turns(pair, NUM_TURNS)),
-            reuses=[_reuse(pair, prefix) for prefix in range(1, 41, 6)] if decode_cache else [],
+            delta=list(Conversation(prompt, salt="delta").turns(pair, num_turns)),
+            full=list(Conversation(prompt, salt="full", delta=False).turns(pair, num_turns)),
+            reuses=[_reuse(pair, prefix) for prefix in prefixes],
             report=pair.decode.get("/server_info"),
             refusals=[_status(pair, {}), _status(pair, {"bootstrap_room": 7})],
             still_answers=len(pair.generate(drawn(2, 20))[1]["output_ids"]) == 4,

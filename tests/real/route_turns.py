@@ -11,10 +11,11 @@ import numpy as np
 
 from miles_periodic.compat.catalog import BINDINGS
 from miles_periodic.compat.cpu import tiny_model
-from miles_periodic.compat.cpu.sglang_server import ServerSetup, SGLangServer
+from miles_periodic.compat.cpu.sglang_server import STAND_INS, ServerSetup, SGLangServer
 from miles_periodic.compat.manifest import FeatureReference
 from miles_periodic.compat.plan import make_plan
 from miles_periodic.compat.tree import Tree
+from miles_periodic.hooks import Inject, Native
 from miles_periodic.plugins import features
 from miles_periodic.plugins.delta_router_replay import RouteRows
 from miles_periodic.plugins.delta_router_replay.payload import decode
@@ -25,21 +26,26 @@ MODEL = tiny_model.TinyModel()
 SHAPE = (MODEL.num_hidden_layers, MODEL.num_experts_per_tok)
 
 
-def replaying(model, path, flags=(), environment=None, *, feature=True, **settings) -> ServerSetup:
+def replaying(
+    model, path, flags=(), environment=None, *, stand_ins=STAND_INS, **settings
+) -> ServerSetup:
     """A server with what the plan puts in for the feature on the tree that is last on `path`."""
-    bindings, references = (), ()
-    if feature:
-        chosen = {SLUG: DeltaRouterReplaySettings(**settings)}
-        tree = Tree.at("sglang", path[-1])
-        plan = make_plan(features(), [SLUG], {"sglang": tree}, environment={}, settings=chosen)
-        decision = next(row.decision for row in plan.rows_of(SLUG) if row.upstream == "sglang")
-        names = set(getattr(decision, "bindings", ()))
-        bindings = tuple(b for b in BINDINGS.values() if b.name in names)
-        known = next(f for f in features() if f.slug == SLUG)
-        where = f"{known.__module__}:{known.__qualname__}"
-        references = (FeatureReference(SLUG, where, dict(settings)),)
+    chosen = {SLUG: DeltaRouterReplaySettings(**settings)}
+    tree = Tree.at("sglang", path[-1])
+    plan = make_plan(features(), [SLUG], {"sglang": tree}, environment={}, settings=chosen)
+    decision = next(row.decision for row in plan.rows_of(SLUG) if row.upstream == "sglang")
+    assert isinstance(decision, Native | Inject), decision
+    names = decision.bindings if isinstance(decision, Inject) else ()
+    feature = next(f for f in features() if f.slug == SLUG)
+    where = f"{feature.__module__}:{feature.__qualname__}"
     return ServerSetup(
-        model, path, bindings, references, flags=tuple(flags), environment=environment or {}
+        model,
+        path,
+        tuple(binding for binding in BINDINGS.values() if binding.name in names),
+        (FeatureReference(SLUG, where, dict(settings)),),
+        flags=tuple(flags),
+        environment=environment or {},
+        stand_ins=stand_ins,
     )
 
 

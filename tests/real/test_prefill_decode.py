@@ -30,9 +30,15 @@ def observing(version, **options):
     return pair
 
 
-newest = observing("0.5.23", decode_cache=True, update=True)
+newest = observing("0.5.23", decode_cache=True, update=True, prefixes=(1, 2, 15, 40))
 newest_without = observing("0.5.23", decode_cache=False)
-older = observing("0.5.16", decode_cache=True, flags=("--page-size", "16"))
+older = observing(
+    "0.5.16",
+    decode_cache=True,
+    num_turns=2,
+    prefixes=(15, 16, 33),
+    flags=("--page-size", "16"),
+)
 
 
 def joined(turn, request_id="turn"):

@@ -73,6 +73,7 @@ def test_the_features_and_their_settings_are_these():
             "join_halves",
             "keep_rows_on_retraction",
             "max_constant_run",
+            "max_rank_bytes",
             "prove_round_trip",
         ],
         "kv-preservation": ["max_off_policy_steps", "pause_in_place", "prove_salt", "salt"],
@@ -97,6 +98,15 @@ def test_the_commands_and_their_options_are_these():
         "miles bench boot": ["--json", "--runs"],
         "miles bench decode-radix": ["--json", "--path", "--sglang", "--turns"],
         "miles bench packing": ["--json"],
+        "miles bench router-replay": [
+            "--experts",
+            "--held",
+            "--json",
+            "--layers",
+            "--new",
+            "--repeats",
+            "--top-k",
+        ],
     }
 
 

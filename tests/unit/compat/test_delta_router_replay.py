@@ -52,3 +52,65 @@ def test_a_switch_that_nothing_reads_is_unsupported(probed):
     decision = probed(SWITCH)
     assert isinstance(decision, Unsupported)
     assert decision.target == "ServerArgs.enable_return_routed_experts"
+
+
+STREAMED = """
+class Output:
+    def stream(self, reqs):
+        routed_experts = []
+        for req in reqs:
+            {condition}
+                routed_experts.append(req.routed_experts)
+"""
+
+
+@pytest.mark.parametrize(
+    ("condition", "is_fault"),
+    [("if req.return_routed_experts:", True), ("if self.return_routed_experts:", False)],
+)
+def test_routes_that_are_listed_for_some_requests_only_are_aligned(probed, condition, is_fault):
+    decision = probed({"srt/managers/output.py": STREAMED.format(condition=condition)})
+    assert isinstance(decision, Inject if is_fault else Native)
+    if is_fault:
+        assert decision.bindings == ("server/align-mixed-batches",)
+        assert "Output.stream lists routes only of requests" in decision.reason
+
+
+CAPTURED = """
+class BaseTopkCapturer:
+    def on_forward_end(self, batch, no_copy_to_cpu):
+        rows = self.device_cache.buffer[: batch.size]
+        return TopkCaptureOutput(topk=rows{copied})
+"""
+COPIED = """
+class Scheduler:
+    def handle(self, recv_req: TokenizedGenerateReqInput):
+        req = Req(recv_req.text, start_row=recv_req.start_row)
+        self.queue.append(req)
+
+    def run_batch(self, result):
+        with {stream}:
+            result.copy_to_cpu(return_logprob=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("copied", "stream", "is_fault"),
+    [
+        ("", "self.copy_stream_ctx", True),
+        (".clone()", "self.copy_stream_ctx", False),
+        ("", "self.forward_stream_ctx", False),
+    ],
+)
+def test_captured_routes_that_the_next_forward_can_overtake_are_cloned(
+    probed, copied, stream, is_fault
+):
+    decision = probed(
+        {
+            "srt/state_capturer/base.py": CAPTURED.format(copied=copied),
+            "srt/managers/scheduler.py": COPIED.format(stream=stream),
+        }
+    )
+    assert isinstance(decision, Inject if is_fault else Native)
+    if is_fault:
+        assert decision.bindings == ("server/own-captured-rows",)

@@ -37,7 +37,7 @@ class Lengthen(Feature):
 
 
 class Far(FeatureSettings):
-    far: bool = False
+    far: bool | None = False
 
 
 @pytest.fixture(autouse=True)
@@ -303,6 +303,30 @@ def test_every_hook_has_bindings_through_which_it_is_called():
     assert specs == set(catalog_module.HOOK_BINDINGS)
     named = {n for needs in catalog_module.HOOK_BINDINGS.values() for n in every_name(needs)}
     assert named <= set(catalog_module.BINDINGS)
+
+
+@pytest.fixture
+def offered(miles, monkeypatch):
+    """The decision where the setting `far` is left open, and needs one binding."""
+
+    def decided(text=BODY):
+        names = {"far": ("rollout/turn",)}
+        monkeypatch.setattr(
+            plan, "names_for_settings", lambda s, u, on, t: tuple(n for k in on for n in names[k])
+        )
+        return decide(miles(text), "lengthen", settings={"lengthen": Far(far=None)})
+
+    return decided
+
+
+def test_a_setting_that_is_left_open_is_put_in_where_its_shapes_are_known(offered):
+    assert offered().bindings == ("rollout/turn",)
+
+
+def test_a_setting_that_is_left_open_is_left_out_by_name_where_a_shape_is_unknown(offered):
+    decision = offered(BODY.replace("return tokens", "return tokens[1:]"))
+    assert isinstance(decision, Native)
+    assert f"without far: no known shape of {TARGET}" in decision.reason
 
 
 def test_a_setting_that_is_on_turns_native_into_its_own_bindings(miles, monkeypatch):

@@ -132,6 +132,7 @@ def test_a_rollout_in_the_middle_of_a_request_is_aborted_on_every_server_by_its_
         ("http://server:2/abort_request", rid),
     ]
     assert done.status == sample.Status.ABORTED and was_cancelled(done)
+    assert start_of(done) == "1"
     assert cancellation.drain_tally() == (1, 0)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from miles_periodic.hooks import PeriodicError, RolloutState
-from miles_periodic.hooks.values import RouteShape, ServerGroup
+from miles_periodic.hooks.values import RankShare, RouteAnswer, RouteShape, ServerGroup
 from miles_periodic.plugins.delta_router_replay.feature import DeltaRouterReplay
 from miles_periodic.plugins.delta_router_replay.settings import DeltaRouterReplaySettings
 
@@ -39,9 +39,12 @@ def turn(feature, rollout, prompt, new, server=None):
     rows = feature.routed_experts_of_response(
         rollout=rollout,
         tokens=tokens,
-        payload=server.answer(tokens, fields),
+        answer=RouteAnswer(
+            server.answer(tokens, fields),
+            start=(fields or {}).get("routed_experts_start_len", 0),
+            request_id="r",
+        ),
         shape=SHAPE,
-        request_id="r",
     )
     return fields, tokens, rows
 
@@ -82,10 +85,51 @@ def test_a_server_that_ignores_the_start_is_refused(feature):
         turn(feature, rollout, tokens, [6], Deaf())
 
 
-def test_the_trainer_gets_int32_of_the_same_values(feature):
-    rows = np.array([[[7, 1]]], np.uint8)
-    wide = feature.routed_experts_for_training(rows=rows)
-    assert wide.dtype == np.int32 and wide.tolist() == rows.tolist()
+def test_a_rank_gets_its_own_layers_and_positions_as_narrow_as_they_came(feature):
+    routes = [np.array([[[7, 1], [2, 3]], [[0, 4], [5, 6]]], np.uint8)]
+    share = RankShare(rank=0, micro_batch=0, layers=[1], rows=np.array([1, -1]))
+    own = feature.routed_experts_for_training(routes=routes, share=share, shape=SHAPE)
+    assert own.dtype == np.uint8 and own[0, 0].tolist() == [5, 6]
+
+
+def test_a_rank_refuses_experts_that_the_model_does_not_have(feature):
+    share = RankShare(rank=3, micro_batch=0, layers=[0], rows=np.array([0]))
+    with pytest.raises(PeriodicError, match="(?s)rank 3.*take the feature out"):
+        routes = [np.array([[[9, 1]]], np.uint8)]
+        feature.routed_experts_for_training(routes=routes, share=share, shape=SHAPE)
+
+
+def held_bytes(feature, micro_batch):
+    routes = [np.array([[[7, 1], [2, 3]]] * 3, np.uint8)]
+    share = RankShare(rank=1, micro_batch=micro_batch, layers=[0, 1], rows=np.arange(3))
+    feature.routed_experts_for_training(routes=routes, share=share, shape=SHAPE)
+
+
+def test_a_step_that_would_take_more_host_memory_than_allowed_is_refused():
+    feature = DeltaRouterReplay(DeltaRouterReplaySettings(max_rank_bytes=20))
+    held_bytes(feature, micro_batch=0)
+    with pytest.raises(PeriodicError, match="(?s)Rank 1 would hold 24 bytes.*max_rank_bytes"):
+        held_bytes(feature, micro_batch=1)
+
+
+def test_the_next_step_counts_anew():
+    feature = DeltaRouterReplay(DeltaRouterReplaySettings(max_rank_bytes=20))
+    held_bytes(feature, micro_batch=0)
+    held_bytes(feature, micro_batch=0)
+
+
+def test_a_request_with_images_is_left_to_ask_for_all_rows(feature):
+    request = {**REQUEST, "image_data": ["…"]}
+    fields = feature.generate_request_fields(rollout=RolloutState(), tokens=[1], request=request)
+    assert fields is None
+
+
+def test_the_rows_of_a_request_with_images_are_as_many_as_the_server_sent(feature):
+    answer = RouteAnswer(Server().answer(range(9), None), has_media=True)
+    rows = feature.routed_experts_of_response(
+        rollout=RolloutState(), tokens=[1, 2], answer=answer, shape=SHAPE
+    )
+    assert len(rows) == 8
 
 
 def proof_of(feature):

@@ -8,7 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from miles_periodic.plugins.delta_router_replay import RouteRows, RouteRowsError, wire
-from miles_periodic.plugins.delta_router_replay.payload import decode, num_row_bytes, num_rows
+from miles_periodic.plugins.delta_router_replay.payload import (
+    check,
+    decode,
+    num_row_bytes,
+    num_rows,
+)
 
 
 def rows_of(num_rows, num_layers=3, top_k=2, num_experts=8, seed=0):
@@ -143,3 +148,19 @@ def test_bytes_of_rows_do_not_count_the_header():
 )
 def test_counting_rows_of_what_cannot_be_read_raises_nothing(text):
     assert num_rows(text, 3, 2) in (None, 0, 1)
+
+
+@given(st.integers(0, 2**32), st.integers(1, 12), st.sampled_from([12, 255, 256, 257]))
+def test_a_repeated_expert_is_found_exactly_where_sorting_finds_one(seed, top_k, num_experts):
+    rows = np.random.default_rng(seed).integers(0, num_experts, (3, 2, top_k), dtype=np.int32)
+    ordered = np.sort(rows, axis=-1)
+    repeats = (ordered[..., 1:] == ordered[..., :-1]).any()
+    assert (check(rows, num_experts, max_constant_run=None) is not None) == repeats
+
+
+@pytest.mark.parametrize("bad", [-1, 8, -(2**31), 2**31 - 1])
+def test_an_id_outside_of_the_experts_is_found_in_any_integer_dtype(bad):
+    rows = rows_of(3)
+    rows[1, 2, 0] = bad
+    assert wire.any_outside(rows, 8) and not wire.any_outside(rows_of(3), 8)
+    assert "row 1, layer 2" in check(rows, 8, max_constant_run=None)

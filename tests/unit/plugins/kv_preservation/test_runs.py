@@ -3,7 +3,11 @@
 import pytest
 
 from miles_periodic.hooks import PeriodicError
-from miles_periodic.plugins.kv_preservation.runs import check_updates_in_place, staleness_arguments
+from miles_periodic.plugins.kv_preservation.runs import (
+    check_updates_in_place,
+    check_weight_versions,
+    staleness_arguments,
+)
 
 
 def test_a_colocated_run_that_does_not_offload_its_servers_is_allowed():
@@ -41,3 +45,13 @@ def test_two_different_bounds_are_refused():
 def test_rollouts_of_session_servers_cannot_be_bounded():
     with pytest.raises(PeriodicError, match="--use-session-server"):
         staleness_arguments({"use_session_server": True}, 2)
+
+
+def test_servers_with_several_tokenizer_workers_are_refused_by_name():
+    with pytest.raises(PeriodicError, match="Give --sglang-tokenizer-worker-num 1"):
+        check_weight_versions({"sglang_tokenizer_worker_num": 2})
+
+
+def test_one_tokenizer_worker_reports_one_weight_version():
+    check_weight_versions({"sglang_tokenizer_worker_num": 1})
+    check_weight_versions({})

@@ -48,6 +48,15 @@ def test_an_answer_of_older_weights_than_the_start_cancels(served):
     assert f"answered by {served}" in verdict("3", served, "3", 5).reason
 
 
+def test_a_start_on_a_server_that_was_not_updated_yet_cancels():
+    assert "'default'" in verdict("default", "default", "3", 5).reason
+
+
+def test_where_no_server_counts_its_versions_a_bound_is_a_named_error():
+    with pytest.raises(PeriodicError, match="no whole number"):
+        verdict("default", "default", "default", 5)
+
+
 def test_an_answer_of_newer_weights_does_not_cancel():
     assert verdict("3", "4", "4", 5) is None
 

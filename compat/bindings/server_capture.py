@@ -1,0 +1,75 @@
+"""The routes of one forward, before they reach the host buffer."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from types import ModuleType
+
+from miles_periodic.hooks.errors import PeriodicError
+
+
+def own(wrapped, instance, args, kwargs):
+    """Symptom: rows of a step are those of its successor, whole or in part, on some steps.
+
+    Trigger: overlap scheduling on a tree that copies results on a stream of their own: what is
+    copied is a view of the buffer that the next forward writes, and nothing makes that forward
+    wait. Takes down: nothing. Safe because the clone is made on the forward's own stream, in
+    order, as later releases do; without overlap there is no output to clone. Upstream: cured in
+    0.5.18.
+    """
+    output = wrapped(*args, **kwargs)
+    if output is not None:
+        output.topk = output.topk.clone()
+        output.out_cache_loc = output.out_cache_loc.clone()
+    return output
+
+
+def check_room(wrapped, instance, args, kwargs):
+    """Symptom: the scheduler dies in its first long prefill, at "shape mismatch" or past the end.
+
+    Trigger: the buffer of captured routes is sized by flags that do not bound a forward:
+    `--chunked-prefill-size -1` leaves prompts whole, and before 0.5.13 the ranks of DP attention
+    were not counted for decoding. Takes down: the server, at start and with the flag to change,
+    where it would have died later. Safe because nothing else is touched. Upstream:
+    sgl-project/sglang#26860 (live in 0.5.23), sgl-project/sglang#26123 (in 0.5.13).
+    """
+    outcome = wrapped(*args, **kwargs)
+    call = inspect.signature(wrapped).bind(*args, **kwargs).arguments
+    chunk, num_ranks = _chunk_and_ranks(sys.modules[type(instance).__module__])
+    if chunk is None or chunk <= 0:
+        raise _too_small(
+            "a bound on the tokens of one prefill",
+            f"--chunked-prefill-size {chunk}",
+            "Set --chunked-prefill-size to the most tokens that one forward may prefill, such as "
+            "8192 (--sglang-chunked-prefill-size in Miles).",
+        )
+    num_rows = len(instance.device_cache.buffer)
+    num_running = call["max_running_requests"]
+    if num_rows < num_running * num_ranks:
+        raise _too_small(
+            f"{num_running * num_ranks} rows: {num_running} requests on each of {num_ranks} ranks",
+            f"{num_rows} rows",
+            f"Set --chunked-prefill-size to {num_running} or more, or --max-running-requests to "
+            f"{num_rows // num_ranks} or less.",
+        )
+    return outcome
+
+
+def _chunk_and_ranks(module: ModuleType) -> tuple[int | None, int]:
+    """The chunked prefill size and the number of data-parallel ranks, as that module reads them."""
+    if hasattr(module, "get_schedule"):
+        return module.get_schedule().chunked_prefill_size, module.get_parallel().num_dp_ranks
+    arguments = module.get_global_server_args()
+    return arguments.chunked_prefill_size, arguments.dp_size
+
+
+def _too_small(expected: str, found: str, remedy: str) -> PeriodicError:
+    return PeriodicError(
+        "A forward of this server can hold more tokens than its buffer for captured routes.",
+        feature="delta-router-replay",
+        target="--enable-return-routed-experts",
+        expected=expected,
+        found=found,
+        remedy=remedy,
+    )
