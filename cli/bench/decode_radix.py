@@ -94,7 +94,7 @@ def _converse(setup: PairSetup, folder: Path, turns: int) -> list[Turn]:
 
 
 def _row(number: int, without: Turn, with_cache: Turn) -> dict[str, Any]:
-    new = len(without.prompt) if number == 1 else NUM_ADDED + 1
+    new = len(without.prompt) if number == 1 else NUM_ADDED
     return {
         "turn": number,
         "prompt_tokens": len(without.prompt),
