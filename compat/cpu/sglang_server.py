@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -199,16 +200,15 @@ def _answer(request: urllib.request.Request, timeout: float) -> Any:
         return text
 
 
-_given: set[int] = set()
-
-
 def free_port() -> int:
-    """A port on which nothing listens, each one once per process."""
-    first = os.getpid() * 97 % len(PORTS)  # so that two programs at once rarely try the same ones
-    for port in (*PORTS[first:], *PORTS[:first]):
+    """A port on which nothing listens.
+
+    Drawn at random: a server takes seconds to listen on its port, and another process that looks
+    for one meanwhile must not find the same.
+    """
+    for port in random.sample(PORTS, len(PORTS)):
         with socket.socket() as probe:
-            if port not in _given and probe.connect_ex((LOOPBACK, port)):
-                _given.add(port)
+            if probe.connect_ex((LOOPBACK, port)):
                 return port
     raise PeriodicError(
         "No port is free.", expected=f"one of {PORTS}", remedy="End some of the servers here."
