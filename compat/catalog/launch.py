@@ -26,7 +26,6 @@ BINDINGS = (
         upstream="miles",
         target="miles.backends.sglang_utils.sglang_engine:_compute_server_args",
         adapter=f"{_ADAPTERS}.server_groups:complete",
-        processes=("engine",),
         relies_on=("miles.backends.sglang_utils.sglang_config:SglangConfig",),
     ),
     Binding(
@@ -34,6 +33,5 @@ BINDINGS = (
         upstream="miles",
         target="miles.backends.sglang_utils.sglang_engine:SGLangEngine._init_normal",
         adapter=f"{_ADAPTERS}.running_server:check",
-        processes=("engine",),
     ),
 )

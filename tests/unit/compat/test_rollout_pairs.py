@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import pytest
 
 from miles_periodic.compat.bindings import rollout_pairs
-from miles_periodic.compat.bindings.rollout_scope import enter
 from miles_periodic.hooks import Feature, PeriodicError, hookimpl
 from miles_periodic.hooks.manager import build_manager
+from miles_periodic.hooks.values import RolloutState
 
 ROUTER = "http://router:1/generate"
 REQUEST = {"input_ids": [1, 2, 3], "return_routed_experts": True}
@@ -66,6 +66,7 @@ def feature():
 @pytest.fixture
 def network(monkeypatch, feature):
     made = Network(PAIRS)
+    made.monkeypatch = monkeypatch
     manager = build_manager([feature])
     monkeypatch.setattr(rollout_pairs, "manager", lambda: manager)
     monkeypatch.setattr(rollout_pairs, "_client", lambda: made)
@@ -77,13 +78,16 @@ def network(monkeypatch, feature):
 def send(network, *requests, url=ROUTER):
     """The answers of a rollout's requests, one after the other."""
 
+    state = RolloutState()
+    network.monkeypatch.setattr(rollout_pairs, "current_rollout", lambda: state)
+
     async def rollout():
         return [
             await rollout_pairs.send_to_both(network.miles_post, None, (url, r), {})
             for r in requests
         ]
 
-    return asyncio.run(enter(rollout, None, (), {}))
+    return asyncio.run(rollout())
 
 
 def test_both_servers_of_a_pair_get_the_request_and_the_same_room(network):
