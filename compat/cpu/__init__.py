@@ -26,5 +26,6 @@ flags                 the Miles command line for all of this
 boot                  the stand-ins registered in a process of a run
 sglang_server         one real server, started and ended under a roll call
 sglang_pair           one prefill and one decode server, and what crosses between them
+miles_router          one real router process before such servers
 run                   the driver: Ray with logical GPUs around Miles's loop
 """

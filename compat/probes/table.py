@@ -9,6 +9,7 @@ from miles_periodic.compat.probes import (
     decode_radix_cache,
     delta_router_replay,
     kv_preservation,
+    request_routing,
 )
 from miles_periodic.compat.tree import Tree
 from miles_periodic.hooks.decisions import Decision
@@ -28,6 +29,10 @@ PROBES: dict[str, dict[str, Probe]] = {
     decode_radix_cache.SLUG: {
         "sglang": decode_radix_cache.sglang,
         "miles": decode_radix_cache.miles,
+    },
+    request_routing.SLUG: {
+        "sglang": request_routing.sglang,
+        "miles": request_routing.miles,
     },
     cost_aware_packing.SLUG: {
         "megatron": cost_aware_packing.megatron,
