@@ -58,12 +58,13 @@ def test_a_release_gets_its_decision_with_evidence(planned, recipe, slug):
         assert 0 < evidence.line <= len(lines)
 
 
-def test_every_target_of_the_wheel_has_a_known_shape(unpacked):
+def test_every_target_that_the_wheel_has_is_of_a_known_shape(unpacked):
     tree = Tree.at("miles", unpacked(*WHEEL))
     for target in targets_of("miles"):
         shape = fingerprints.of_target(tree, target)
         known = [k.fingerprint for k in fingerprints.known_shapes().get(target, ())]
-        assert shape in known, f"{target}: record it with compat.fingerprints write"
+        # An alternative for other trees is not there.
+        assert shape is None or shape in known, f"{target}: record it with compat.fingerprints"
 
 
 @pytest.fixture
