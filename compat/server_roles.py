@@ -30,9 +30,9 @@ def roles_on(arguments: Sequence[str]) -> frozenset[str]:
 
 def _values(arguments: Sequence[str], option: str) -> list[str]:
     """What stands behind an option, as `--option value` or `--option=value`."""
-    pairs = zip(arguments, [*arguments[1:], ""], strict=True)
+    following = [*arguments[1:], ""]
     return [
-        following if word == option else word.removeprefix(f"{option}=")
-        for word, following in pairs
+        after if word == option else word.removeprefix(f"{option}=")
+        for word, after in zip(arguments, following, strict=False)
         if word == option or word.startswith(f"{option}=")
     ]

@@ -13,8 +13,9 @@ sglang:
 """
 
 
-def test_a_run_without_either_option_has_regular_servers():
-    assert roles_on(["--rollout-num-gpus", "8"]) == {"regular"}
+@pytest.mark.parametrize("arguments", [[], ["--rollout-num-gpus", "8"]])
+def test_a_run_without_either_option_has_regular_servers(arguments):
+    assert roles_on(arguments) == {"regular"}
 
 
 @pytest.mark.parametrize("arguments", [["--prefill-num-servers", "1"], ["--prefill-num-servers=1"]])
