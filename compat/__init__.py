@@ -5,6 +5,7 @@ fingerprints    signature and content of a target, and the shapes that are known
                 fingerprint_command shows, records and checks them
 follow          a field from its declaration to what consumes it; scopes, places, calls and uses
                 are its parts: names and types, where a value is, what a call or statement does
+server_traits   what a tree's servers refuse to start with, and what they return
 probes/         per feature: native, inject or unsupported on a tree, with evidence
 binding         where one hook spec meets one upstream symbol
 bindings/       per feature: the adapters
@@ -16,6 +17,7 @@ plan            feature x upstream to a decision, with the environment it was ma
 environment     what else decides: Python, torch, devices, Ray, runsc, Slurm
 manifest        the plan as every process of a run receives it
 boot            what the .pth line starts in a process of a run
+server_roles    which roles a run's servers can have, by its command line
 run_processes   the processes of a run on this node, found and ended
 roll_call/      what each process really did, told to the launcher
 meter           what a rehearsal sent, reused and trained on, written down

@@ -21,6 +21,7 @@ _SLUG = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 #: Hooks that replace a decision: two features that implement one are refused, unless one of them
 #: marks its own `trylast`: such a default gives way.
 EXCLUSIVE_HOOKS = (
+    "routed_experts_of_pair",
     "routed_experts_of_response",
     "routed_experts_of_session",
     "routed_experts_on_the_wire",

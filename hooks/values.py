@@ -162,6 +162,46 @@ class ServerProof:
     check: Callable[[Sequence[Mapping[str, Any]]], None]
 
 
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """What a server refuses to start with beside some other argument.
+
+    argument: name of a field of SGLang's ServerArgs.
+    allowed: its only values that are taken; None where any but those in `refused` are.
+    refused: values that are not taken; True stands for any that is set.
+    where: file and line of the tree that says so, or empty.
+    """
+
+    argument: str
+    allowed: tuple[Any, ...] | None = None
+    refused: tuple[Any, ...] = ()
+    where: str = ""
+
+    def refuses(self, value: Any) -> bool:
+        """Whether `value` is one that the server would not start with."""
+        if self.allowed is not None:
+            return value not in self.allowed
+        return any(bool(value) if bad is True else value == bad for bad in self.refused)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerGroup:
+    """One group of equal SGLang servers, as Miles is about to start them.
+
+    role: `regular`, `prefill` or `decode`.
+    arguments: fields of ServerArgs by name, as far as the run sets them.
+    refusals_beside: argument to what this tree of SGLang refuses to start with beside it.
+    prefill_returns_routes: whether this tree's prefill servers answer with a prompt's routes.
+    stands_still: whether this tree's servers of that role compute nothing while they are paused.
+    """
+
+    role: str
+    arguments: Mapping[str, Any]
+    refusals_beside: Callable[[str], Sequence[Refusal]] = lambda argument: ()
+    prefill_returns_routes: bool = True
+    stands_still: bool = True
+
+
 def proof_salt() -> str:
     """A KV salt that no other request has had."""
     return f"{PROOF_SALT}={uuid.uuid4().hex}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from miles_periodic.compat.bindings import server_groups
 from miles_periodic.compat.bindings.features import each_answer, merged_answers
 from miles_periodic.compat.boot import member
 from miles_periodic.compat.session_support import refuse_without_sessions
@@ -32,6 +33,7 @@ def complete(wrapped, instance, args, kwargs):
         if getattr(arguments, name) != value:
             member().notice(f"{name}: {getattr(arguments, name)!r} -> {value!r}")
             setattr(arguments, name, value)
+    server_groups.settle(arguments)
     return arguments
 
 

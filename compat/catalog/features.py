@@ -27,6 +27,7 @@ _ROUTES: tuple[Need, ...] = (
     ("rollout/truncate", NOTHING),
 )
 _REPLAY: tuple[Need, ...] = (("training/replay-fill", "training/actor-replay-fill"),)
+_SERVERS = ("launch/server-arguments", "launch/running-server")
 
 #: A rollout's start and answers, and the step that it is logged in.
 _SEEN = (
@@ -64,6 +65,9 @@ FEATURE_BINDINGS: dict[str, dict[str, tuple[Need, ...]]] = {
             "training/micro-batches",
         ),
     },
+    "decode-radix-cache": {
+        "miles": ("launch/arguments", *_SERVERS),
+    },
     "request-routing": {
         "miles": ("launch/arguments",),
     },
@@ -74,7 +78,9 @@ FEATURE_BINDINGS: dict[str, dict[str, tuple[Need, ...]]] = {
 #: A setting that is left at None is offered: its bindings are put in where the tree has known
 #: shapes of all their targets, and the plan says where it has not.
 SETTING_BINDINGS: dict[str, dict[str, dict[str, tuple[Need, ...]]]] = {
+    "decode-radix-cache": {"sglang": {"refuse_unpaired": ("server/refuse-unpaired",)}},
     "delta-router-replay": {
+        "miles": {"join_halves": ("rollout/pairs",)},
         "sglang": {
             "check_capture_buffer": (
                 ("server/check-capture-buffer", "server/check-capture-buffer-in-layers"),
@@ -129,6 +135,8 @@ SESSION_BINDINGS: dict[str, dict[str, tuple[Need, ...]]] = {
 #: somebody else's plugin, for which there is no probe here, needs.
 HOOK_BINDINGS: dict[str, tuple[Need, ...]] = {
     "complete_arguments": ("launch/arguments",),
+    "server_arguments": ("launch/arguments", "launch/server-arguments"),
+    "check_running_server": ("launch/running-server",),
     "server_proofs": _REQUEST,
     "generate_request_fields": _REQUEST,
     "wants_weight_version": _REQUEST,
@@ -136,6 +144,7 @@ HOOK_BINDINGS: dict[str, tuple[Need, ...]] = {
     "session_request_fields": _SESSION_REQUEST,
     "session_response_refusal": _SESSION_REQUEST,
     "routed_experts_of_session": _SESSION_SAMPLES,
+    "routed_experts_of_pair": ("rollout/scope", "rollout/refactored-scope", "rollout/pairs"),
     "routed_experts_of_response": _ROUTES,
     "routed_experts_on_the_wire": (("server/encode-rows", "server/encode-rows-in-mixin"),),
     "routed_experts_for_training": _REPLAY,

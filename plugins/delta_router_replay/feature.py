@@ -14,12 +14,14 @@ from miles_periodic.hooks.values import (
     RankShare,
     RouteAnswer,
     RouteShape,
+    ServerGroup,
     ServerProof,
     SessionPrefix,
     SessionTurn,
     proof_salt,
 )
-from miles_periodic.plugins.delta_router_replay import sessions, wire
+from miles_periodic.plugins.delta_router_replay import halves, sessions, wire
+from miles_periodic.plugins.delta_router_replay.pairs import refuse_half_routes
 from miles_periodic.plugins.delta_router_replay.payload import RouteRowsError, num_row_bytes
 from miles_periodic.plugins.delta_router_replay.rank_share import own_routes, share_bytes
 from miles_periodic.plugins.delta_router_replay.settings import DeltaRouterReplaySettings
@@ -46,13 +48,17 @@ class DeltaRouterReplay(Feature):
     exit = "Miles asks for a delta on every rollout path, in every pause mode."
     _step_bytes = 0
 
+    def __init__(self, settings: DeltaRouterReplaySettings | None = None) -> None:
+        super().__init__(settings)
+        self._replays = False
+
     @hookimpl
     def reaches_into_sessions(self, arguments: Mapping[str, Any]) -> bool | None:
         return bool(arguments.get("use_rollout_routing_replay"))
 
     @hookimpl
     def complete_arguments(self, arguments: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        replays = arguments.get("use_rollout_routing_replay")
+        self._replays = replays = bool(arguments.get("use_rollout_routing_replay"))
         chunk = arguments.get("sglang_chunked_prefill_size")
         if replays and chunk is not None and chunk <= 0:
             raise PeriodicError(
@@ -64,6 +70,23 @@ class DeltaRouterReplay(Feature):
                 "prefill, such as 8192.",
             )
         return None
+
+    @hookimpl
+    def server_arguments(self, servers: ServerGroup) -> Mapping[str, Any] | None:
+        if servers.role == "prefill" and self._replays:
+            refuse_half_routes(servers, self.settings.join_halves)
+        return None
+
+    @hookimpl
+    def routed_experts_of_pair(
+        self,
+        prefill: Mapping[str, Any],
+        decode: Mapping[str, Any],
+        request: Mapping[str, Any],
+        request_id: str,
+    ) -> str | None:
+        with _named_refusal("/generate, meta_info.routed_experts"):
+            return halves.joined(prefill, decode, request, request_id)
 
     @hookimpl
     def server_proofs(self, request: Mapping[str, Any]) -> Sequence[ServerProof] | None:

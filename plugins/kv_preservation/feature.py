@@ -10,6 +10,7 @@ from miles_periodic.hooks.values import (
     Cancel,
     RolloutStep,
     RouteShape,
+    ServerGroup,
     ServerProof,
     SessionPrefix,
     proof_salt,
@@ -17,6 +18,7 @@ from miles_periodic.hooks.values import (
 from miles_periodic.plugins.kv_preservation import sessions
 from miles_periodic.plugins.kv_preservation.accounting import Held, KVAccount
 from miles_periodic.plugins.kv_preservation.runs import (
+    check_stands_still,
     check_updates_in_place,
     check_weight_versions,
     staleness_arguments,
@@ -77,6 +79,12 @@ class KVPreservation(Feature):
     @hookimpl
     def reaches_into_sessions(self, arguments: Mapping[str, Any]) -> bool | None:
         return self.settings.salt
+
+    @hookimpl
+    def server_arguments(self, servers: ServerGroup) -> Mapping[str, Any] | None:
+        if self.settings.pause_in_place:
+            check_stands_still(servers)
+        return None
 
     @hookimpl
     def wants_weight_version(self, rollout: RolloutState) -> bool | None:

@@ -10,6 +10,7 @@ from miles_periodic.hooks.values import (
     RankShare,
     RouteAnswer,
     RouteShape,
+    ServerGroup,
     SessionPrefix,
     SessionTurn,
 )
@@ -203,6 +204,39 @@ def test_hook_routed_experts_of_session_refuses_by_name(feature):
 
 def test_a_run_that_replays_nothing_is_left_alone(feature):
     assert feature.complete_arguments(arguments={"use_session_server": True}) is None
+
+
+def replaying(**settings):
+    feature = DeltaRouterReplay(DeltaRouterReplaySettings(**settings))
+    feature.complete_arguments(arguments={"use_rollout_routing_replay": True})
+    return feature
+
+
+def test_prefill_servers_that_answer_no_routes_are_refused_by_name():
+    servers = ServerGroup("prefill", {}, prefill_returns_routes=False)
+    with pytest.raises(PeriodicError, match=r"0\.5\.22 or later"):
+        replaying().server_arguments(servers=servers)
+
+
+def test_a_pair_whose_halves_may_not_be_joined_is_refused_by_name():
+    with pytest.raises(PeriodicError, match="join_halves=true"):
+        replaying(join_halves=False).server_arguments(servers=ServerGroup("prefill", {}))
+
+
+def test_a_pair_without_replay_is_nobodys_concern():
+    servers = ServerGroup("prefill", {}, prefill_returns_routes=False)
+    assert DeltaRouterReplay().server_arguments(servers=servers) is None
+    assert replaying().server_arguments(servers=ServerGroup("decode", {})) is None
+
+
+def test_a_missing_half_of_a_pair_ends_the_request_with_its_name():
+    with pytest.raises(PeriodicError, match=r"request r-9, rows \[2, 4\): the prefill server"):
+        DeltaRouterReplay().routed_experts_of_pair(
+            prefill={"meta_info": {}},
+            decode={"meta_info": {"routed_experts": "AAAA" * 16, "completion_tokens": 1}},
+            request={"input_ids": [1, 2, 3, 4], "routed_experts_start_len": 2},
+            request_id="r-9",
+        )
 
 
 @pytest.mark.parametrize(("compact_wire", "itemsize"), [(True, 1), (False, None)])
