@@ -18,7 +18,6 @@ _REQUEST: tuple[Need, ...] = ("rollout/scope", "rollout/refactored-scope", "roll
 _ROUTES: tuple[Need, ...] = (
     *_REQUEST,
     ("rollout/routed-experts", "rollout/routed-experts-of-tokens"),
-    "rollout/older-decoder",
     ("rollout/truncate", NOTHING),
 )
 _REPLAY: tuple[Need, ...] = (("training/replay-fill", "training/actor-replay-fill"),)
