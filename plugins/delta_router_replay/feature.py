@@ -32,7 +32,14 @@ class DeltaRouterReplay(Feature):
     slug = SLUG
     why = "Routes of a multi-turn rollout cross the wire once, not once per turn."
     settings_model = DeltaRouterReplaySettings
-    pull_requests = ("sglang#24851", "sglang#31219", "miles#2278", "miles#3307")
+    pull_requests = (
+        "sglang#24851",
+        "sglang#31219",
+        "sglang#24001",
+        "sglang#26860",
+        "miles#2278",
+        "miles#3307",
+    )
     exit = "Miles asks for a delta on every rollout path, in every pause mode."
     _step_bytes = 0
 
