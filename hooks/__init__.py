@@ -8,6 +8,7 @@ selection     `--plugins` text to the features that are on
 settings      TOML, environment and command line to one frozen model per feature
 values        the plain values that hooks exchange
 rollout       hook specs that the rollout processes call
+sessions      hook specs that the session server calls, and who assembles its sessions
 routing       hook specs that decide which server and rank answers a request
 serving       hook specs that the rollout servers call
 training      hook specs that the trainer and its data path call

@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 import pluggy
 
-from miles_periodic.hooks import launching, rollout, routing, serving, training
+from miles_periodic.hooks import launching, rollout, routing, serving, sessions, training
 from miles_periodic.hooks.errors import PeriodicError
 from miles_periodic.hooks.feature import PROJECT_NAME, Feature, FeatureSettings
 
@@ -21,7 +21,9 @@ _SLUG = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 #: Hooks that replace a decision: two features that implement one are refused, unless one of them
 #: marks its own `trylast`: such a default gives way.
 EXCLUSIVE_HOOKS = (
+    "routed_experts_of_pair",
     "routed_experts_of_response",
+    "routed_experts_of_session",
     "routed_experts_on_the_wire",
     "split_train_batch",
     "routed_experts_for_training",
@@ -108,7 +110,7 @@ def build_manager(features: Sequence[Feature]) -> pluggy.PluginManager:
     Raises PeriodicError where two features implement one exclusive hook or a hook is unknown.
     """
     manager = pluggy.PluginManager(PROJECT_NAME)
-    for specs in (launching, rollout, routing, serving, training):
+    for specs in (launching, rollout, sessions, routing, serving, training):
         manager.add_hookspecs(specs)
     for hook in EXCLUSIVE_HOOKS:
         owners = [feature.slug for feature in features if _replaces(manager, feature, hook)]

@@ -70,6 +70,36 @@ class RouteShape:
 
 
 @dataclass(frozen=True, slots=True)
+class SessionPrefix:
+    """What a session holds for the checkpoint that its next chat request builds on.
+
+    tokens: of the checkpoint, prompt first; empty before the first turn.
+    num_rows: rows of routes, from row 0 on and without a gap, that its records carry for them.
+    """
+
+    tokens: Sequence[int] = ()
+    num_rows: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SessionTurn:
+    """One recorded turn of a session.
+
+    tokens: the request's prompt ids and the completion's.
+    start: the first row of routes that the request asked for.
+    payload: the response's `routed_experts`, or None where it carried none.
+    request_id: names the response in errors.
+    weight_version: the version that the server reported with the response, or None.
+    """
+
+    tokens: Sequence[int]
+    start: int
+    payload: Any
+    request_id: str = ""
+    weight_version: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class EarlierTurns:
     """What a rollout had before it was interrupted: its tokens, and the routes that sampled them.
 
@@ -130,6 +160,46 @@ class ServerProof:
     name: str
     requests: tuple[Mapping[str, Any], ...]
     check: Callable[[Sequence[Mapping[str, Any]]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """What a server refuses to start with beside some other argument.
+
+    argument: name of a field of SGLang's ServerArgs.
+    allowed: its only values that are taken; None where any but those in `refused` are.
+    refused: values that are not taken; True stands for any that is set.
+    where: file and line of the tree that says so, or empty.
+    """
+
+    argument: str
+    allowed: tuple[Any, ...] | None = None
+    refused: tuple[Any, ...] = ()
+    where: str = ""
+
+    def refuses(self, value: Any) -> bool:
+        """Whether `value` is one that the server would not start with."""
+        if self.allowed is not None:
+            return value not in self.allowed
+        return any(bool(value) if bad is True else value == bad for bad in self.refused)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerGroup:
+    """One group of equal SGLang servers, as Miles is about to start them.
+
+    role: `regular`, `prefill` or `decode`.
+    arguments: fields of ServerArgs by name, as far as the run sets them.
+    refusals_beside: argument to what this tree of SGLang refuses to start with beside it.
+    prefill_returns_routes: whether this tree's prefill servers answer with a prompt's routes.
+    stands_still: whether this tree's servers of that role compute nothing while they are paused.
+    """
+
+    role: str
+    arguments: Mapping[str, Any]
+    refusals_beside: Callable[[str], Sequence[Refusal]] = lambda argument: ()
+    prefill_returns_routes: bool = True
+    stands_still: bool = True
 
 
 def proof_salt() -> str:

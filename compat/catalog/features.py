@@ -26,6 +26,7 @@ _ROUTES: tuple[Need, ...] = (
     ("rollout/truncate", NOTHING),
 )
 _REPLAY: tuple[Need, ...] = (("training/replay-fill", "training/actor-replay-fill"),)
+_SERVERS = ("launch/server-arguments", "launch/running-server")
 
 #: A rollout's start and answers, and the step that it is logged in.
 _SEEN = (
@@ -63,6 +64,9 @@ FEATURE_BINDINGS: dict[str, dict[str, tuple[Need, ...]]] = {
             "training/micro-batches",
         ),
     },
+    "decode-radix-cache": {
+        "miles": ("launch/arguments", *_SERVERS),
+    },
     "request-routing": {
         "miles": ("launch/arguments",),
     },
@@ -73,7 +77,9 @@ FEATURE_BINDINGS: dict[str, dict[str, tuple[Need, ...]]] = {
 #: A setting that is left at None is offered: its bindings are put in where the tree has known
 #: shapes of all their targets, and the plan says where it has not.
 SETTING_BINDINGS: dict[str, dict[str, dict[str, tuple[Need, ...]]]] = {
+    "decode-radix-cache": {"sglang": {"refuse_unpaired": ("server/refuse-unpaired",)}},
     "delta-router-replay": {
+        "miles": {"join_halves": ("rollout/pairs",)},
         "sglang": {
             "check_capture_buffer": (
                 ("server/check-capture-buffer", "server/check-capture-buffer-in-layers"),
@@ -105,13 +111,39 @@ SETTING_BINDINGS: dict[str, dict[str, dict[str, tuple[Need, ...]]]] = {
     },
 }
 
+_SESSION_REQUEST: tuple[Need, ...] = (
+    ("session/chat", "session/begin"),
+    ("session/chat-tree", NOTHING),
+    ("session/new-rows", "session/proxy"),
+    ("session/answer", "session/record"),
+)
+_SESSION_SAMPLES: tuple[Need, ...] = (
+    ("session/full-assembly", NOTHING),
+    ("session/assemble", "session/assemble-closures"),
+    ("session/widen", NOTHING),
+)
+
+#: Feature slug to upstream to what it needs besides for rollouts through Miles's session server. A
+#: tree in which some of it cannot be bound has the feature, and runs without a session server.
+SESSION_BINDINGS: dict[str, dict[str, tuple[Need, ...]]] = {
+    "delta-router-replay": {"miles": (*_SESSION_REQUEST, *_SESSION_SAMPLES)},
+    "kv-preservation": {"miles": _SESSION_REQUEST},
+}
+
 #: Hook to the bindings, all on one upstream, through which it is called: what a feature of
 #: somebody else's plugin, for which there is no probe here, needs.
 HOOK_BINDINGS: dict[str, tuple[Need, ...]] = {
     "complete_arguments": ("launch/arguments",),
+    "server_arguments": ("launch/arguments", "launch/server-arguments"),
+    "check_running_server": ("launch/running-server",),
     "server_proofs": _REQUEST,
     "generate_request_fields": _REQUEST,
     "wants_weight_version": _REQUEST,
+    "reaches_into_sessions": ("launch/arguments",),
+    "session_request_fields": _SESSION_REQUEST,
+    "session_response_refusal": _SESSION_REQUEST,
+    "routed_experts_of_session": _SESSION_SAMPLES,
+    "routed_experts_of_pair": ("rollout/scope", "rollout/refactored-scope", "rollout/pairs"),
     "routed_experts_of_response": _ROUTES,
     "routed_experts_on_the_wire": (("server/encode-rows", "server/encode-rows-in-mixin"),),
     "routed_experts_for_training": _REPLAY,

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from miles_periodic.compat.probes import (
     cost_aware_packing,
+    decode_radix_cache,
     delta_router_replay,
     kv_preservation,
     request_routing,
@@ -24,6 +25,10 @@ PROBES: dict[str, dict[str, Probe]] = {
     kv_preservation.SLUG: {
         "sglang": kv_preservation.sglang,
         "miles": kv_preservation.miles,
+    },
+    decode_radix_cache.SLUG: {
+        "sglang": decode_radix_cache.sglang,
+        "miles": decode_radix_cache.miles,
     },
     request_routing.SLUG: {
         "sglang": request_routing.sglang,

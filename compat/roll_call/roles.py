@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 _ROLES = (
+    (r"miles-session-server", "session-server"),
     (r"ray::RolloutManager", "rollout-manager"),
     (r"ray::(Megatron|FSDP)TrainRayActor", "trainer"),
     (r"ray::SGLangEngine", "engine"),
@@ -37,7 +38,11 @@ ROLES_OF_A_RUN = (
     "detokenizer",
     "data-parallel-controller",
     "server",
+    "session-server",
 )
+
+#: Roles that a run may do without; the muster asks for them where the driver says that it has them.
+ROLES_OF_SOME_RUNS = ("session-server",)
 
 
 MAX_TITLE_BYTES = 512
