@@ -3,11 +3,12 @@
 import inspect
 from pathlib import Path
 
-from miles_periodic.hooks import launching, rollout, serving, training
+from miles_periodic.hooks import launching, rollout, routing, serving, training
 
 TITLES = {
     launching: "Launching: the driver",
     rollout: "Rollout: the processes that talk to the servers",
+    routing: "Routing: which server and rank answers",
     serving: "Serving: the servers' schedulers",
     training: "Training: who trains on what",
 }

@@ -2,6 +2,7 @@
 
 delta_router_replay  each turn transfers only the routes of rows that the client does not hold
 kv_preservation      weight updates in place, and a KV salt per weight version
+request_routing      every turn of a rollout to the server that holds its prefix
 cost_aware_packing   data-parallel ranks that wait for each other as little as can be
 """
 
@@ -15,5 +16,6 @@ def features() -> tuple[type[Feature], ...]:
     from miles_periodic.plugins.cost_aware_packing.feature import CostAwarePacking
     from miles_periodic.plugins.delta_router_replay.feature import DeltaRouterReplay
     from miles_periodic.plugins.kv_preservation.feature import KVPreservation
+    from miles_periodic.plugins.request_routing.feature import RequestRouting
 
-    return (DeltaRouterReplay, KVPreservation, CostAwarePacking)
+    return (DeltaRouterReplay, KVPreservation, RequestRouting, CostAwarePacking)

@@ -11,6 +11,10 @@ cancellation     rollouts that are ended on the servers and kept out of training
 weight_versions  the newest weight version that a server reported
 weight_update    updates that leave the servers' KV alone
 rollout_request  the fields of a `/generate` request, and the proofs before the first one
+routing_keys     keys and ranks on requests that Miles sends without
+router           which server of Miles's Python router takes a request
+router_wire      what a request and its response say about routing
+server_watch     what the router's servers report of themselves
 routed_experts   the routes of a response, assembled before anybody decodes it
 route_shape      the shape of one token's routes
 per_token        the one place that cuts a sample

@@ -8,6 +8,9 @@ from types import ModuleType
 
 from miles_periodic.hooks.errors import PeriodicError
 
+_FEATURE = "delta-router-replay"
+_SWITCH = "--enable-return-routed-experts"
+
 
 def own(wrapped, instance, args, kwargs):
     """Symptom: rows of a step are those of its successor, whole or in part, on some steps.
@@ -26,17 +29,21 @@ def own(wrapped, instance, args, kwargs):
 
 
 def check_room(wrapped, instance, args, kwargs):
-    """Symptom: the scheduler dies in its first long prefill, at "shape mismatch" or past the end.
+    """Symptom: the scheduler dies in its first long prefill, or routes are those of a draft model.
 
-    Trigger: the buffer of captured routes is sized by flags that do not bound a forward:
-    `--chunked-prefill-size -1` leaves prompts whole, and before 0.5.13 the ranks of DP attention
-    were not counted for decoding. Takes down: the server, at start and with the flag to change,
-    where it would have died later. Safe because nothing else is touched. Upstream:
-    sgl-project/sglang#26860 (live in 0.5.23), sgl-project/sglang#26123 (in 0.5.13).
+    Trigger: the buffer of captured routes is sized by flags that do not bound a forward
+    (`--chunked-prefill-size -1` leaves prompts whole, and before 0.5.13 the ranks of DP attention
+    were not counted for decoding), or a draft model writes into it, before 0.5.15. Takes down:
+    the server, at start and with the flag to change, where it would have died or lied later. Safe
+    because nothing else is touched. Upstream: sgl-project/sglang#26860 (live in 0.5.23),
+    sgl-project/sglang#26123 (in 0.5.13), sgl-project/sglang#26980 (in 0.5.15).
     """
     outcome = wrapped(*args, **kwargs)
     call = inspect.signature(wrapped).bind(*args, **kwargs).arguments
-    chunk, num_ranks = _chunk_and_ranks(sys.modules[type(instance).__module__])
+    module = sys.modules[type(instance).__module__]
+    chunk, num_ranks = _chunk_and_ranks(module)
+    if _draft_writes(module):
+        raise _draft(module.get_global_server_args().speculative_algorithm)
     if chunk is None or chunk <= 0:
         raise _too_small(
             "a bound on the tokens of one prefill",
@@ -64,11 +71,30 @@ def _chunk_and_ranks(module: ModuleType) -> tuple[int | None, int]:
     return arguments.chunked_prefill_size, arguments.dp_size
 
 
+def _draft_writes(module: ModuleType) -> bool:
+    """Whether there is a draft model, and nothing that keeps it from capturing its routes."""
+    if hasattr(module, "disable_routed_experts_capture_for_draft"):
+        return False
+    return bool(getattr(module.get_global_server_args(), "speculative_algorithm", None))
+
+
+def _draft(algorithm: str) -> PeriodicError:
+    return PeriodicError(
+        "A draft model of this server writes its routes over those of the target.",
+        feature=_FEATURE,
+        target=_SWITCH,
+        expected="no draft, or an SGLang whose drafts capture nothing (0.5.15 is the first)",
+        found=f"--speculative-algorithm {algorithm}",
+        remedy="Remove --speculative-algorithm, or use a later SGLang; where the draft has no "
+        f"experts, set {_FEATURE}.check_capture_buffer=false.",
+    )
+
+
 def _too_small(expected: str, found: str, remedy: str) -> PeriodicError:
     return PeriodicError(
         "A forward of this server can hold more tokens than its buffer for captured routes.",
-        feature="delta-router-replay",
-        target="--enable-return-routed-experts",
+        feature=_FEATURE,
+        target=_SWITCH,
         expected=expected,
         found=found,
         remedy=remedy,

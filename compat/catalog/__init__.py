@@ -1,6 +1,7 @@
 """Which bindings exist, and which of them each feature needs on which upstream.
 
 launch, rollout, server, training  the bindings, by the role that decides
+routing                            those of the choice of a server and a rank
 weights                            those of weight updates and of the age of rollouts
 features                           what each feature, setting and hook needs
 """
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from miles_periodic.compat.binding import Binding
-from miles_periodic.compat.catalog import launch, rollout, server, training, weights
+from miles_periodic.compat.catalog import launch, rollout, routing, server, training, weights
 from miles_periodic.compat.catalog.features import (
     ALWAYS,
     FEATURE_BINDINGS,
@@ -39,7 +40,7 @@ __all__ = [
 
 BINDINGS: dict[str, Binding] = {
     binding.name: binding
-    for room in (launch, rollout, server, training, weights)
+    for room in (launch, rollout, server, training, weights, routing)
     for binding in room.BINDINGS
 }
 

@@ -14,7 +14,12 @@ Need = str | tuple[str, ...]
 #: Put in wherever some feature injects something on that upstream.
 ALWAYS: dict[str, tuple[Need, ...]] = {"miles": ("launch/muster",)}
 
-_REQUEST: tuple[Need, ...] = ("rollout/scope", "rollout/refactored-scope", "rollout/request")
+_SCOPE = ("rollout/scope", "rollout/refactored-scope")
+_REQUEST: tuple[Need, ...] = (*_SCOPE, "rollout/request")
+_ROLLOUT_KEY = (*_SCOPE, "routing/rollout-key")
+#: Miles main names the session itself.
+_SESSION_KEY = (("routing/session-key", NOTHING),)
+_ROUTER = ("routing/request", "routing/server")
 _ROUTES: tuple[Need, ...] = (
     *_REQUEST,
     ("rollout/routed-experts", "rollout/routed-experts-of-tokens"),
@@ -59,6 +64,9 @@ FEATURE_BINDINGS: dict[str, dict[str, tuple[Need, ...]]] = {
             "training/micro-batches",
         ),
     },
+    "request-routing": {
+        "miles": ("launch/arguments",),
+    },
 }
 
 #: Feature slug to upstream to a setting to what is put in while that setting is on, besides the
@@ -89,6 +97,13 @@ SETTING_BINDINGS: dict[str, dict[str, dict[str, tuple[Need, ...]]]] = {
             "max_off_policy_steps": _CANCELLED,
         },
     },
+    "request-routing": {
+        "miles": {
+            "sticky_keys": (*_ROLLOUT_KEY, *_SESSION_KEY),
+            "sticky_ranks": _ROLLOUT_KEY,
+            "score_servers": _ROUTER,
+        },
+    },
 }
 
 #: Hook to the bindings, all on one upstream, through which it is called: what a feature of
@@ -101,6 +116,12 @@ HOOK_BINDINGS: dict[str, tuple[Need, ...]] = {
     "routed_experts_of_response": _ROUTES,
     "routed_experts_on_the_wire": (("server/encode-rows", "server/encode-rows-in-mixin"),),
     "routed_experts_for_training": _REPLAY,
+    "routing_key": (*_ROLLOUT_KEY, *_SESSION_KEY),
+    "data_parallel_rank": _ROLLOUT_KEY,
+    "expected_prefix_tokens": _ROUTER,
+    "server_for_request": _ROUTER,
+    "request_routed": _ROUTER,
+    "request_answered": _ROUTER,
     "rollout_response": (*_REQUEST, *_SEEN),
     "rollout_verdict": (*_REQUEST, *_SEEN, *_CANCELLED),
     "rollout_step_metrics": (*_REQUEST, *_SEEN),

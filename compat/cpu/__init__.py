@@ -24,5 +24,6 @@ game                  a multi-turn environment with a calculator, for that model
 flags                 the Miles command line for all of this
 boot                  the stand-ins registered in a process of a run
 sglang_server         one real server, started and ended under a roll call
+miles_router          one real router process before such servers
 run                   the driver: Ray with logical GPUs around Miles's loop
 """

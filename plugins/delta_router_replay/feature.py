@@ -21,7 +21,7 @@ from miles_periodic.plugins.delta_router_replay import wire
 from miles_periodic.plugins.delta_router_replay.payload import RouteRowsError, num_row_bytes
 from miles_periodic.plugins.delta_router_replay.rank_share import own_routes, share_bytes
 from miles_periodic.plugins.delta_router_replay.settings import DeltaRouterReplaySettings
-from miles_periodic.plugins.delta_router_replay.trajectory import Trajectory, rows_with_media
+from miles_periodic.plugins.delta_router_replay.trajectory import Trajectory, rows_as_sent
 
 SLUG = "delta-router-replay"
 
@@ -32,7 +32,14 @@ class DeltaRouterReplay(Feature):
     slug = SLUG
     why = "Routes of a multi-turn rollout cross the wire once, not once per turn."
     settings_model = DeltaRouterReplaySettings
-    pull_requests = ("sglang#24851", "sglang#31219", "miles#2278", "miles#3307")
+    pull_requests = (
+        "sglang#24851",
+        "sglang#31219",
+        "sglang#24001",
+        "sglang#26860",
+        "miles#2278",
+        "miles#3307",
+    )
     exit = "Miles asks for a delta on every rollout path, in every pause mode."
     _step_bytes = 0
 
@@ -79,8 +86,8 @@ class DeltaRouterReplay(Feature):
         self, rollout: RolloutState, tokens: Sequence[int], answer: RouteAnswer, shape: RouteShape
     ) -> np.ndarray | None:
         with _named_refusal("/generate, meta_info.routed_experts"):
-            if answer.has_media:
-                return rows_with_media(answer, shape) if answer.payload is not None else None
+            if answer.only_server_counts:
+                return rows_as_sent(answer, shape) if answer.payload is not None else None
             return self._trajectory(rollout).answer(tokens, answer, shape)
 
     def _trajectory(self, rollout: RolloutState) -> Trajectory:

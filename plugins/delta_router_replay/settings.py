@@ -31,7 +31,8 @@ class DeltaRouterReplaySettings(FeatureSettings):
 
     check_capture_buffer: bool | None = None
     """Let a server refuse to start where a forward can hold more tokens than its buffer for
-    captured routes, which would end it later. Left out, true and false as above."""
+    captured routes, which would end it later, or where a draft model writes into that buffer.
+    Left out, true and false as above."""
 
     max_rank_bytes: int | None = Field(default=None, ge=1)
     """Refuse a step for which one train rank would hold more bytes of routes than this in its

@@ -27,7 +27,7 @@ SHAPE = (MODEL.num_hidden_layers, MODEL.num_experts_per_tok)
 
 
 def replaying(
-    model, path, flags=(), environment=None, *, stand_ins=STAND_INS, **settings
+    model, path, flags=(), *, environment=None, stand_ins=STAND_INS, **settings
 ) -> ServerSetup:
     """A server with what the plan puts in for the feature on the tree that is last on `path`."""
     chosen = {SLUG: DeltaRouterReplaySettings(**settings)}

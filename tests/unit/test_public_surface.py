@@ -28,6 +28,9 @@ def test_the_names_that_a_plugin_imports_are_these():
         "Off",
         "PeriodicError",
         "RolloutState",
+        "RoutedAnswer",
+        "RoutedRequest",
+        "ServerState",
         "TrainBatch",
         "Unsupported",
         "hookimpl",
@@ -37,13 +40,19 @@ def test_the_names_that_a_plugin_imports_are_these():
 def test_the_hooks_are_these():
     assert sorted(vars(build_manager([]).hook)) == [
         "complete_arguments",
+        "data_parallel_rank",
+        "expected_prefix_tokens",
         "generate_request_fields",
+        "request_answered",
+        "request_routed",
         "rollout_response",
         "rollout_step_metrics",
         "rollout_verdict",
         "routed_experts_for_training",
         "routed_experts_of_response",
         "routed_experts_on_the_wire",
+        "routing_key",
+        "server_for_request",
         "server_proofs",
         "split_train_batch",
         "wants_weight_version",
@@ -52,9 +61,13 @@ def test_the_hooks_are_these():
 
 def test_the_hooks_that_only_one_feature_may_answer_are_these():
     assert sorted(EXCLUSIVE_HOOKS) == [
+        "data_parallel_rank",
+        "expected_prefix_tokens",
         "routed_experts_for_training",
         "routed_experts_of_response",
         "routed_experts_on_the_wire",
+        "routing_key",
+        "server_for_request",
         "split_train_batch",
     ]
 
@@ -71,6 +84,19 @@ def test_the_features_and_their_settings_are_these():
             "prove_round_trip",
         ],
         "kv-preservation": ["max_off_policy_steps", "pause_in_place", "prove_salt", "salt"],
+        "request-routing": [
+            "block_tokens",
+            "index_tokens",
+            "kv_weight",
+            "load_weight",
+            "max_rollouts",
+            "prefix_weight",
+            "queue_weight",
+            "router_policy",
+            "score_servers",
+            "sticky_keys",
+            "sticky_ranks",
+        ],
     }
 
 
@@ -91,6 +117,7 @@ def test_the_commands_and_their_options_are_these():
         "miles bench": [],
         "miles bench boot": ["--json", "--runs"],
         "miles bench packing": ["--json"],
+        "miles bench request-routing": ["--json", "--rollouts", "--servers"],
         "miles bench router-replay": [
             "--experts",
             "--held",

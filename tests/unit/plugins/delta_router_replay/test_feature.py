@@ -125,7 +125,7 @@ def test_a_request_with_images_is_left_to_ask_for_all_rows(feature):
 
 
 def test_the_rows_of_a_request_with_images_are_as_many_as_the_server_sent(feature):
-    answer = RouteAnswer(Server().answer(range(9), None), has_media=True)
+    answer = RouteAnswer(Server().answer(range(9), None), only_server_counts=True)
     rows = feature.routed_experts_of_response(
         rollout=RolloutState(), tokens=[1, 2], answer=answer, shape=SHAPE
     )
@@ -168,3 +168,25 @@ def test_a_session_server_that_replays_is_refused_by_name(feature):
 
 def test_a_run_that_replays_nothing_is_left_alone(feature):
     assert feature.complete_arguments(arguments={"use_session_server": True}) is None
+
+
+@pytest.mark.parametrize(("compact_wire", "itemsize"), [(True, 1), (False, None)])
+def test_hook_routed_experts_on_the_wire_answers_where_the_setting_is_on(compact_wire, itemsize):
+    feature = DeltaRouterReplay(DeltaRouterReplaySettings(compact_wire=compact_wire))
+    rows = Server().routes(range(9))
+    blob = feature.routed_experts_on_the_wire(rows=rows, first_row=4, num_experts=8)
+    assert (blob is None) == (itemsize is None)
+    if blob is not None:
+        assert blob.nbytes == 16 + rows.size * itemsize
+
+
+def test_a_server_whose_prefills_have_no_bound_is_refused_before_it_starts(feature):
+    arguments = {"use_rollout_routing_replay": True, "sglang_chunked_prefill_size": -1}
+    with pytest.raises(PeriodicError, match="Set --sglang-chunked-prefill-size"):
+        feature.complete_arguments(arguments=arguments)
+
+
+@pytest.mark.parametrize("chunk", [None, 8192])
+def test_a_server_whose_prefills_are_bounded_is_taken(feature, chunk):
+    arguments = {"use_rollout_routing_replay": True, "sglang_chunked_prefill_size": chunk}
+    assert feature.complete_arguments(arguments=arguments) is None
