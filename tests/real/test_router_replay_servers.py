@@ -23,8 +23,10 @@ pytestmark = pytest.mark.real
 WHEEL = "0.0.2"
 #: Pieces of a prompt that are prefilled one after the other: smaller than every prompt below.
 CHUNKED = ("--chunked-prefill-size", "32")
-#: Room for two long requests, and a scheduler that hopes for the best and takes in more.
+#: Room for two long requests, a scheduler that hopes for the best and takes in more, and one
+#: that every 20 forwards retracts as it does when there is no room.
 TIGHT = ("--max-total-tokens", "640", "--schedule-conservativeness", "0.1")
+RETRACTING = {"SGLANG_TEST_RETRACT": "true", "SGLANG_TEST_RETRACT_INTERVAL": "20"}
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +67,9 @@ def started(models, sglang_path, unpacked, tmp_path_factory):
 def server(request, started):
     """A server with overlap scheduling, chunked prefill and the compact wire."""
     version, flags = request.param
-    with started(version, (*CHUNKED, *TIGHT, *flags), compact_wire=True) as running:
+    with started(
+        version, (*CHUNKED, *TIGHT, *flags), environment=RETRACTING, compact_wire=True
+    ) as running:
         yield running
 
 
