@@ -22,6 +22,7 @@ from miles_periodic.compat.roll_call.absent import watch_for_absent
 from miles_periodic.compat.roll_call.roll import Roll
 from miles_periodic.compat.roll_call.server import RollCallServer
 from miles_periodic.compat.run_processes import end_processes
+from miles_periodic.compat.server_roles import roles_on
 from miles_periodic.hooks.errors import ROLL_CALL_STATUS, PeriodicError
 
 #: Ray's own channel for a driver's job configuration; `ray.init` merges it.
@@ -39,8 +40,10 @@ def launch(script: str, arguments: Sequence[str], selection: Selection) -> int:
         _refuse_idle_options(selection)
         os.execv(command[0], command)
     selected = select_features(selection)
-    plan = plan_for(selected, selection, before=first_on_path(script))
+    idle = selected.idle(roles_on(arguments))
+    plan = plan_for(selected, selection, before=first_on_path(script), idle=idle)
     refuse_problems(plan)
+    selected = without_idle(selected, plan)
     dropped = plan.dropped()
     for slug in dropped:
         messages.warning(f"this run goes without {slug}, as allowed.")
@@ -51,6 +54,14 @@ def launch(script: str, arguments: Sequence[str], selection: Selection) -> int:
             "periodic", f"run {manifest.run_id}, {len(manifest.bindings)} bindings.", "dim"
         )
         return supervise(command, environment, roll_call)
+
+
+def without_idle(selected: Selected, plan: Plan) -> Selected:
+    """What is left of the features where the plan has some off; says so of each."""
+    idle = {f.slug: plan.off(f.slug) for f in selected.features if plan.off(f.slug)}
+    for slug, reason in idle.items():
+        messages.say("periodic", f"{slug} is off: {reason}.", "dim")
+    return selected.without(tuple(idle))
 
 
 def _refuse_idle_options(selection: Selection) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -23,11 +23,28 @@ from miles_periodic.hooks.settings import resolve
 
 @dataclass(frozen=True, slots=True)
 class Selected:
-    """The features that are on, their settings, and every feature that could be."""
+    """The features that are on, their settings, and every feature that could be.
+
+    named: slugs of those that the user asked for by name, not as a plugin's default.
+    """
 
     features: tuple[type[Feature], ...]
     settings: Mapping[str, FeatureSettings]
     known: tuple[type[Feature], ...]
+    named: tuple[str, ...] = ()
+
+    def idle(self, roles: Collection[str]) -> dict[str, str]:
+        """Slug to reason of the features that have nothing to do in a run with those servers.
+
+        One that was asked for by name is never idle here: where it cannot be had, that is said.
+        """
+        return {
+            feature.slug: f"no {' or '.join(feature.server_roles)} servers"
+            for feature in self.features
+            if feature.server_roles
+            and feature.slug not in self.named
+            and not set(roles) & set(feature.server_roles)
+        }
 
     def without(self, slugs: Sequence[str]) -> Selected:
         """The same without some features; PeriodicError on a slug that is none."""
@@ -78,7 +95,8 @@ def select_features(selection: Selection, *, default: str | None = None) -> Sele
         known=known,
     )
     build_manager([_made(feature, settings[feature.slug]) for feature in features])
-    return Selected(features, settings, known)
+    named = tuple(slug for choice in choices for slug in choice.only)
+    return Selected(features, settings, known, named)
 
 
 def _made(feature: type[Feature], settings: FeatureSettings) -> Feature:
@@ -109,10 +127,11 @@ def plan_for(
     trees: Mapping[str, Tree] | None = None,
     *,
     before: Path | None = None,
+    idle: Mapping[str, str] | None = None,
 ) -> Plan:
     """The plan for the installed trees, or for `trees`.
 
-    before: the folder that the run's script has in front of its path.
+    before: the folder that the run's script has in front of its path. idle: see `make_plan`.
     """
     return make_plan(
         selected.known,
@@ -120,6 +139,7 @@ def plan_for(
         trees=trees_from((), before) if trees is None else trees,
         accept_drift=selection.accept_drift,
         allow_missing=selection.allow_missing,
+        idle=idle,
         settings=selected.settings,
     )
 

@@ -5,16 +5,19 @@ fingerprints    signature and content of a target, and the shapes that are known
                 fingerprint_command shows, records and checks them
 follow          a field from its declaration to what consumes it; scopes, places, calls and uses
                 are its parts: names and types, where a value is, what a call or statement does
+server_traits   what a tree's servers refuse to start with, and what they return
 probes/         per feature: native, inject or unsupported on a tree, with evidence
 binding         where one hook spec meets one upstream symbol
 bindings/       per feature: the adapters
 apply           one binding onto one imported module, and the proof that it is still there
 catalog/        the bindings that exist, and which of them a feature or a setting needs
 drift           whether the targets of an injection look as they were known
+session_support whether a feature reaches rollouts through Miles's session server
 plan            feature x upstream to a decision, with the environment it was made for
 environment     what else decides: Python, torch, devices, Ray, runsc, Slurm
 manifest        the plan as every process of a run receives it
 boot            what the .pth line starts in a process of a run
+server_roles    which roles a run's servers can have, by its command line
 run_processes   the processes of a run on this node, found and ended
 roll_call/      what each process really did, told to the launcher
 meter           what a rehearsal sent, reused and trained on, written down

@@ -8,6 +8,7 @@ writes one JSON object per line into `FOLDER/PID.jsonl`.
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import os
 import time
@@ -18,7 +19,7 @@ from typing import Any
 
 import wrapt
 
-REQUESTS, SHARDS, METRICS = "request", "shard", "metrics"
+REQUESTS, SHARDS, METRICS, TRANSFERS = "request", "shard", "metrics", "transfer"
 
 #: The rollout that a task generates, as its own first request saw it: [name, requests so far].
 _rollout: ContextVar[list | None] = ContextVar("miles_periodic_metered_rollout", default=None)
@@ -27,6 +28,8 @@ _rollout: ContextVar[list | None] = ContextVar("miles_periodic_metered_rollout",
 def register_inner(folder: str) -> None:
     """Measure requests as they leave; to be registered before the bindings are."""
     _wrap("miles.utils.http_utils", "post", _metered_post, folder)
+    engine = "sglang.srt.distributed.device_communicators.mooncake_transfer_engine"
+    _wrap(engine, "MooncakeTransferEngine.batch_transfer_sync", _metered_transfer, folder)
 
 
 def register_outer(folder: str) -> None:
@@ -95,6 +98,13 @@ def _request_parts(request: dict, meta: dict) -> dict[str, Any]:
         "cached_tokens": meta.get("cached_tokens", 0),
         "weight_version": str(meta.get("weight_version", "")),
     }
+
+
+def _metered_transfer(folder: Path, transfer, args, kwargs):
+    """Bytes that a prefill server hands to its transfer engine, before they are sent."""
+    lengths = inspect.signature(transfer).bind(*args, **kwargs).arguments["lengths"]
+    _write(folder, TRANSFERS, bytes=sum(map(int, lengths)))
+    return transfer(*args, **kwargs)
 
 
 def _metered_shard(folder: Path, get_rollout_data, args, kwargs):

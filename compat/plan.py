@@ -17,6 +17,7 @@ from miles_periodic.compat.catalog import (
 )
 from miles_periodic.compat.drift import with_known_shapes, without_known_shape
 from miles_periodic.compat.probes import PROBES, Probe
+from miles_periodic.compat.session_support import with_sessions
 from miles_periodic.compat.tree import Tree
 from miles_periodic.hooks.decisions import (
     UPSTREAMS,
@@ -107,6 +108,12 @@ class Plan:
         missing = {row.feature for row in self.rows if isinstance(row.decision, Unsupported)}
         return tuple(s for s in self.features if s in missing and s in self.allow_missing)
 
+    def off(self, feature: str) -> str:
+        """Why a feature is off on every upstream that it touches; empty where it is not."""
+        decisions = [row.decision for row in self.rows_of(feature)]
+        is_off = decisions and all(isinstance(decision, Off) for decision in decisions)
+        return decisions[0].reason if is_off else ""
+
 
 def _as_json(upstream: str, decision: Decision) -> dict[str, Any]:
     entry: dict[str, Any] = {
@@ -142,6 +149,7 @@ def make_plan(
     allow_missing: Collection[str] = (),
     environment: Mapping[str, Any] | None = None,
     settings: Mapping[str, FeatureSettings] | None = None,
+    idle: Mapping[str, str] | None = None,
 ) -> Plan:
     """Decide every known feature on every upstream that it touches.
 
@@ -150,6 +158,7 @@ def make_plan(
     accept_drift: slugs whose bindings may meet shapes that are not known; recorded in the reason.
     settings: slug to its settings, where they are not the defaults. A setting that is on may
         need bindings of its own; one that is None takes them where the tree's shapes are known.
+    idle: slug to why this run has nothing to do for a feature: one that cannot be had is then off.
 
     Raises PeriodicError where `on` or `accept_drift` names a feature that is not known.
     """
@@ -170,11 +179,22 @@ def make_plan(
     ]
     return Plan(
         tuple(slugs),
-        tuple(rows),
+        tuple(_without_needless(rows, idle or {})),
         {upstream: tree.name for upstream, tree in trees.items()},
         dict(surroundings.describe() if environment is None else environment),
         tuple(allow_missing),
     )
+
+
+def _without_needless(rows: Sequence[Row], idle: Mapping[str, str]) -> list[Row]:
+    """The rows, with a feature off that cannot be had and for which the run has nothing to do."""
+    missing = {r.feature: r.decision.reason for r in rows if isinstance(r.decision, Unsupported)}
+    return [
+        replace(row, decision=Off(f"{idle[row.feature]}; besides, {missing[row.feature]}"))
+        if row.feature in idle and row.feature in missing
+        else row
+        for row in rows
+    ]
 
 
 def _probes_of(feature: type[Feature]) -> Mapping[str, Probe]:
@@ -209,7 +229,8 @@ def _decide(question: _Question, tree: Tree | None) -> Decision:
     try:
         decision = _with_settings(question.probe(tree), question, tree)
         if isinstance(decision, Inject):
-            return with_known_shapes(decision, question.slug, tree, question.accept_drift)
+            known = with_known_shapes(decision, question.slug, tree, question.accept_drift)
+            return with_sessions(known, question.slug, tree, question.accept_drift)
     except (PeriodicError, OSError) as error:
         return _unreadable(tree, error)
     return decision

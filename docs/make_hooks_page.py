@@ -3,11 +3,13 @@
 import inspect
 from pathlib import Path
 
-from miles_periodic.hooks import launching, rollout, serving, training
+from miles_periodic.hooks import launching, rollout, routing, serving, sessions, training
 
 TITLES = {
     launching: "Launching: the driver",
     rollout: "Rollout: the processes that talk to the servers",
+    sessions: "Sessions: rollouts through the session server",
+    routing: "Routing: which server and rank answers",
     serving: "Serving: the servers' schedulers",
     training: "Training: who trains on what",
 }

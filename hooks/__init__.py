@@ -8,6 +8,8 @@ selection     `--plugins` text to the features that are on
 settings      TOML, environment and command line to one frozen model per feature
 values        the plain values that hooks exchange
 rollout       hook specs that the rollout processes call
+sessions      hook specs that the session server calls, and who assembles its sessions
+routing       hook specs that decide which server and rank answers a request
 serving       hook specs that the rollout servers call
 training      hook specs that the trainer and its data path call
 launching     hook specs that the launcher and the driver call
@@ -17,7 +19,14 @@ manager       entry points to features, features to a pluggy manager
 from miles_periodic.hooks.decisions import Decision, Evidence, Inject, Native, Off, Unsupported
 from miles_periodic.hooks.errors import PeriodicError
 from miles_periodic.hooks.feature import Feature, FeatureSettings, hookimpl
-from miles_periodic.hooks.values import DataParallelSplit, RolloutState, TrainBatch
+from miles_periodic.hooks.values import (
+    DataParallelSplit,
+    RolloutState,
+    RoutedAnswer,
+    RoutedRequest,
+    ServerState,
+    TrainBatch,
+)
 
 __all__ = [
     "DataParallelSplit",
@@ -30,6 +39,9 @@ __all__ = [
     "Off",
     "PeriodicError",
     "RolloutState",
+    "RoutedAnswer",
+    "RoutedRequest",
+    "ServerState",
     "TrainBatch",
     "Unsupported",
     "hookimpl",

@@ -47,6 +47,8 @@ class Feature:
     conflicts: ClassVar[tuple[str, ...]] = ()
     #: Slugs that must be on for it to work.
     requires: ClassVar[tuple[str, ...]] = ()
+    #: Roles of the SGLang servers that it is for; in a run without any it is off. Empty: any run.
+    server_roles: ClassVar[tuple[str, ...]] = ()
     #: What must be true upstream for us to delete the feature.
     exit: ClassVar[str]
     #: Whether `--plugins NAME` without a list switches it on.

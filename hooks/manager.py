@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 import pluggy
 
-from miles_periodic.hooks import launching, rollout, serving, training
+from miles_periodic.hooks import launching, rollout, routing, serving, sessions, training
 from miles_periodic.hooks.errors import PeriodicError
 from miles_periodic.hooks.feature import PROJECT_NAME, Feature, FeatureSettings
 
@@ -18,12 +18,19 @@ FEATURE_GROUP = "miles_periodic.features"
 
 _SLUG = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
-#: Hooks that replace a decision: two features that implement one are refused.
+#: Hooks that replace a decision: two features that implement one are refused, unless one of them
+#: marks its own `trylast`: such a default gives way.
 EXCLUSIVE_HOOKS = (
+    "routed_experts_of_pair",
     "routed_experts_of_response",
+    "routed_experts_of_session",
     "routed_experts_on_the_wire",
     "split_train_batch",
     "routed_experts_for_training",
+    "routing_key",
+    "data_parallel_rank",
+    "expected_prefix_tokens",
+    "server_for_request",
 )
 
 
@@ -103,10 +110,10 @@ def build_manager(features: Sequence[Feature]) -> pluggy.PluginManager:
     Raises PeriodicError where two features implement one exclusive hook or a hook is unknown.
     """
     manager = pluggy.PluginManager(PROJECT_NAME)
-    for specs in (launching, rollout, serving, training):
+    for specs in (launching, rollout, sessions, routing, serving, training):
         manager.add_hookspecs(specs)
     for hook in EXCLUSIVE_HOOKS:
-        owners = [feature.slug for feature in features if hasattr(feature, hook)]
+        owners = [feature.slug for feature in features if _replaces(manager, feature, hook)]
         if len(owners) > 1:
             raise PeriodicError(
                 f"{' and '.join(owners)} both replace the decision {hook}.",
@@ -126,6 +133,12 @@ def build_manager(features: Sequence[Feature]) -> pluggy.PluginManager:
                 remedy=f"Repair {type(feature).__module__}, or take it out: -{feature.slug}.",
             ) from error
     return manager
+
+
+def _replaces(manager: pluggy.PluginManager, feature: Feature, hook: str) -> bool:
+    """Whether a feature claims a decision, and not only its default."""
+    options = manager.parse_hookimpl_opts(feature, hook) if hasattr(feature, hook) else {}
+    return hasattr(feature, hook) and not (options or {}).get("trylast")
 
 
 def _check_marked(manager: pluggy.PluginManager, feature: Feature) -> None:

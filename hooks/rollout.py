@@ -58,6 +58,24 @@ def routed_experts_of_response(
 
 
 @hookspec(firstresult=True)
+def routed_experts_of_pair(
+    prefill: Mapping[str, Any],
+    decode: Mapping[str, Any],
+    request: Mapping[str, Any],
+    request_id: str,
+) -> str | None:
+    """The routes of one request that a prefill and a decode server answered together.
+
+    Called in the rollout manager for each request for routes under prefill/decode
+    disaggregation, before the response is anybody's. `prefill` and `decode` are the two servers'
+    responses, `request` is the body that both got, `request_id` names it in errors. Returns the
+    text that a single server would have answered as `routed_experts`, or `None` to leave the
+    decode server's; raises where a half is missing. First result wins; two features that answer
+    are refused when the manager is built.
+    """
+
+
+@hookspec(firstresult=True)
 def wants_weight_version(rollout: RolloutState) -> bool | None:
     """Whether `rollout.weight_version` must be known when a rollout starts.
 

@@ -23,12 +23,14 @@ class RolloutState:
     has_started: whether its first request was made.
     earlier: what an interrupted rollout that goes on here had already, or None for a new one.
     memory: feature slug to whatever that feature keeps for the rollout.
+    rollout_id: names the trajectory among all of a run; the same where Miles resumes it later.
     """
 
     weight_version: str | None = None
     has_started: bool = False
     earlier: EarlierTurns | None = None
     memory: dict[str, Any] = field(default_factory=dict)
+    rollout_id: str = field(default_factory=lambda: uuid.uuid4().hex)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,36 @@ class RouteShape:
 
 
 @dataclass(frozen=True, slots=True)
+class SessionPrefix:
+    """What a session holds for the checkpoint that its next chat request builds on.
+
+    tokens: of the checkpoint, prompt first; empty before the first turn.
+    num_rows: rows of routes, from row 0 on and without a gap, that its records carry for them.
+    """
+
+    tokens: Sequence[int] = ()
+    num_rows: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SessionTurn:
+    """One recorded turn of a session.
+
+    tokens: the request's prompt ids and the completion's.
+    start: the first row of routes that the request asked for.
+    payload: the response's `routed_experts`, or None where it carried none.
+    request_id: names the response in errors.
+    weight_version: the version that the server reported with the response, or None.
+    """
+
+    tokens: Sequence[int]
+    start: int
+    payload: Any
+    request_id: str = ""
+    weight_version: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class EarlierTurns:
     """What a rollout had before it was interrupted: its tokens, and the routes that sampled them.
 
@@ -88,7 +120,8 @@ class RouteAnswer:
     start: the row of the trajectory that the request asked from.
     request_id, weight_version: as the server gave them.
     is_aborted: whether the request was cut off; rows may then be missing at its end.
-    has_media: whether images or audio went along, so that a row is no longer one token.
+    only_server_counts: whether a text, images or audio went along, so that only the server knows
+        how many tokens, and so rows, there were.
     """
 
     payload: Any
@@ -96,7 +129,7 @@ class RouteAnswer:
     request_id: str = ""
     weight_version: str | None = None
     is_aborted: bool = False
-    has_media: bool = False
+    only_server_counts: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +160,46 @@ class ServerProof:
     name: str
     requests: tuple[Mapping[str, Any], ...]
     check: Callable[[Sequence[Mapping[str, Any]]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """What a server refuses to start with beside some other argument.
+
+    argument: name of a field of SGLang's ServerArgs.
+    allowed: its only values that are taken; None where any but those in `refused` are.
+    refused: values that are not taken; True stands for any that is set.
+    where: file and line of the tree that says so, or empty.
+    """
+
+    argument: str
+    allowed: tuple[Any, ...] | None = None
+    refused: tuple[Any, ...] = ()
+    where: str = ""
+
+    def refuses(self, value: Any) -> bool:
+        """Whether `value` is one that the server would not start with."""
+        if self.allowed is not None:
+            return value not in self.allowed
+        return any(bool(value) if bad is True else value == bad for bad in self.refused)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerGroup:
+    """One group of equal SGLang servers, as Miles is about to start them.
+
+    role: `regular`, `prefill` or `decode`.
+    arguments: fields of ServerArgs by name, as far as the run sets them.
+    refusals_beside: argument to what this tree of SGLang refuses to start with beside it.
+    prefill_returns_routes: whether this tree's prefill servers answer with a prompt's routes.
+    stands_still: whether this tree's servers of that role compute nothing while they are paused.
+    """
+
+    role: str
+    arguments: Mapping[str, Any]
+    refusals_beside: Callable[[str], Sequence[Refusal]] = lambda argument: ()
+    prefill_returns_routes: bool = True
+    stands_still: bool = True
 
 
 def proof_salt() -> str:
@@ -170,3 +243,53 @@ class DataParallelSplit:
     partitions: tuple[tuple[int, ...], ...]
     micro_batches: tuple[tuple[tuple[int, ...], ...], ...] | None = None
     num_micro_batches: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RoutedRequest:
+    """A request that a router has before it.
+
+    number: unique in the router's process.
+    path: `/generate` or an OpenAI path.
+    tokens: the prompt's token ids as an `array` of 64-bit integers; empty where it is text.
+    salt: everything that keeps its KV apart from that of other requests (`extra_key`, adapter).
+    """
+
+    number: int
+    path: str
+    tokens: Sequence[int] = ()
+    salt: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerState:
+    """What is known of a server when a request is routed; read from it within the last seconds.
+
+    queue_depth: requests that wait in the server. running_requests: requests in its batch.
+    kv_use: share of its KV cache that is in use, 0 to 1; of its fullest rank where it has several.
+    load: requests of this router that it has not answered yet; exact, not read.
+    prefix_tokens: the request's first tokens that it is expected to hold in its KV cache.
+    weight_version: as it reports it, or None.
+    """
+
+    url: str
+    queue_depth: int = 0
+    running_requests: int = 0
+    kv_use: float = 0.0
+    load: int = 0
+    prefix_tokens: int = 0
+    weight_version: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RoutedAnswer:
+    """What became of a routed request; a count is None where the response does not say it.
+
+    status: the HTTP status, or None where the server could not be reached.
+    """
+
+    url: str
+    status: int | None
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+    completion_tokens: int | None = None

@@ -2,6 +2,8 @@
 
 delta_router_replay  each turn transfers only the routes of rows that the client does not hold
 kv_preservation      weight updates in place, and a KV salt per weight version
+decode_radix_cache   decode servers that keep prefixes, so that only a suffix crosses from prefill
+request_routing      every turn of a rollout to the server that holds its prefix
 cost_aware_packing   data-parallel ranks that wait for each other as little as can be
 """
 
@@ -13,7 +15,15 @@ from miles_periodic.hooks.feature import Feature
 def features() -> tuple[type[Feature], ...]:
     """The entry point `periodic`: every feature of this package, in the order of its wrappers."""
     from miles_periodic.plugins.cost_aware_packing.feature import CostAwarePacking
+    from miles_periodic.plugins.decode_radix_cache.feature import DecodeRadixCache
     from miles_periodic.plugins.delta_router_replay.feature import DeltaRouterReplay
     from miles_periodic.plugins.kv_preservation.feature import KVPreservation
+    from miles_periodic.plugins.request_routing.feature import RequestRouting
 
-    return (DeltaRouterReplay, KVPreservation, CostAwarePacking)
+    return (
+        DeltaRouterReplay,
+        KVPreservation,
+        DecodeRadixCache,
+        RequestRouting,
+        CostAwarePacking,
+    )

@@ -1,12 +1,15 @@
 """`miles bench`: numbers, each measured by a command.
 
-boot           what the boot line costs a process
-packing        slot time against its lower bound
-stock_orders   the orders in which Miles splits a batch today
-router_replay  bytes and CPU time of one turn's routes
-route_server   the server's half of that, in a process of its own
-table          a measurement as a table or as JSON
-traces         seeded length distributions
+boot             what the boot line costs a process
+decode_radix     bytes per turn from prefill to decode, with decode's cache and without
+packing          slot time against its lower bound
+stock_orders     the orders in which Miles splits a batch today
+router_replay    bytes and CPU time of one turn's routes
+route_server     the server's half of that, in a process of its own
+request_routing  what rollouts compute again, by the choice of a server
+fleet            a model of servers that keep prefixes
+table            a measurement as a table or as JSON
+traces           seeded length distributions
 """
 
 from __future__ import annotations
@@ -14,10 +17,14 @@ from __future__ import annotations
 import typer
 
 from miles_periodic.cli.bench.boot import boot_command
+from miles_periodic.cli.bench.decode_radix import decode_radix_command
 from miles_periodic.cli.bench.packing import packing_command
+from miles_periodic.cli.bench.request_routing import routing_command
 from miles_periodic.cli.bench.router_replay import router_replay_command
 
 app = typer.Typer(no_args_is_help=True, help="Measure what the features and the layer cost.")
 app.command("boot")(boot_command)
+app.command("decode-radix")(decode_radix_command)
 app.command("packing")(packing_command)
+app.command("request-routing")(routing_command)
 app.command("router-replay")(router_replay_command)

@@ -66,7 +66,7 @@ def rehearse(
     selection: Selection, steps: int, without: list[str], work_dir: Path | None, began: float
 ) -> dict[str, Any]:
     """Both runs and their comparison; PeriodicError where nothing can be started."""
-    from miles_periodic.cli.launch import refuse_problems
+    from miles_periodic.cli.launch import refuse_problems, without_idle
     from miles_periodic.cli.rehearsal.assemble import make_result
     from miles_periodic.cli.rehearsal.environment_check import check_environment
     from miles_periodic.cli.rehearsal.progress import Progress
@@ -77,8 +77,9 @@ def rehearse(
 
     selected = select_features(selection, default="periodic").without(without)
     check_environment()
-    plan = plan_for(selected, selection)
+    plan = plan_for(selected, selection, idle=selected.idle(("regular",)))
     refuse_problems(plan)
+    selected = without_idle(selected, plan)
     shape = CpuRun(num_rollouts=steps)
     variants = (("off", selected.none(), ()), ("on", selected, bindings_of(plan)))
     outcomes = []

@@ -2,6 +2,9 @@
 
 features         the features that are on in this process, as one pluggy manager
 arguments        Miles's parsed command line
+server_groups    the groups of a run's servers, and the arguments that features set on them
+running_server   a server that came up, looked at by the features
+unpaired         requests that would end a decode server
 muster           the driver asks whether every expected binding is in place
 rollout_scope    where one rollout begins and ends
 rollout_flight   a rollout until it is trained on, and what is on record of its start
@@ -11,6 +14,16 @@ cancellation     rollouts that are ended on the servers and kept out of training
 weight_versions  the newest weight version that a server reported
 weight_update    updates that leave the servers' KV alone
 rollout_request  the fields of a `/generate` request, and the proofs before the first one
+session_turn     the turn of a session that is under way
+session_facts    what must be known of the servers before a session's first request
+session_chat     a chat request through the session server of Miles 0.0.2
+session_core     a chat request through the session server of Miles main
+session_samples  from a session's records to samples
+rollout_pairs    requests for routes, sent to both servers of a prefill/decode pair
+routing_keys     keys and ranks on requests that Miles sends without
+router           which server of Miles's Python router takes a request
+router_wire      what a request and its response say about routing
+server_watch     what the router's servers report of themselves
 routed_experts   the routes of a response, assembled before anybody decodes it
 route_shape      the shape of one token's routes
 per_token        the one place that cuts a sample

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from miles_periodic.compat.bindings.features import merged_answers
+from typing import Any
+
+from miles_periodic.compat.bindings import server_groups
+from miles_periodic.compat.bindings.features import each_answer, merged_answers
 from miles_periodic.compat.boot import member
+from miles_periodic.compat.session_support import refuse_without_sessions
 from miles_periodic.hooks.errors import PeriodicError
 
 
@@ -16,6 +20,7 @@ def complete(wrapped, instance, args, kwargs):
     its actors afterwards. Upstream: Miles has no plugin hook for its arguments.
     """
     arguments = wrapped(*args, **kwargs)
+    _check_sessions(vars(arguments))
     for name, value in merged_answers("complete_arguments", arguments=vars(arguments)).items():
         if not hasattr(arguments, name):
             raise PeriodicError(
@@ -28,4 +33,13 @@ def complete(wrapped, instance, args, kwargs):
         if getattr(arguments, name) != value:
             member().notice(f"{name}: {getattr(arguments, name)!r} -> {value!r}")
             setattr(arguments, name, value)
+    server_groups.settle(arguments)
     return arguments
+
+
+def _check_sessions(arguments: dict[str, Any]) -> None:
+    """Refuse a session server, by name of the feature that it would be without."""
+    answers = each_answer("reaches_into_sessions", arguments=arguments)
+    reaching = [slug for slug, reaches in answers if reaches]
+    bound = [binding.name for binding in member().manifest.bindings]
+    refuse_without_sessions(reaching, bound, arguments)

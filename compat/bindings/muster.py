@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
+from typing import Any
+
 from miles_periodic.compat.boot import member
 from miles_periodic.hooks.errors import RollCallError
 
@@ -18,7 +21,8 @@ def call(wrapped, instance, args, kwargs):
 
 async def _call(wrapped, args, kwargs):
     models = await wrapped(*args, **kwargs)
-    missing = member().muster()
+    arguments = inspect.signature(wrapped).bind(*args, **kwargs).arguments["args"]
+    missing = member().muster(_roles_of(arguments))
     if missing:
         member().report_failure("launch/muster", "; ".join(missing))
         raise RollCallError(
@@ -26,3 +30,8 @@ async def _call(wrapped, args, kwargs):
             remedy="Install miles-periodic in every node's Python, and run `miles plan` there.",
         )
     return models
+
+
+def _roles_of(arguments: Any) -> tuple[str, ...]:
+    """The roles that this run has, of those that not every run has."""
+    return ("session-server",) if getattr(arguments, "use_session_server", False) else ()

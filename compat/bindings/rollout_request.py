@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from miles_periodic.compat.bindings.features import each_answer, manager, merged_answers
 from miles_periodic.compat.bindings.rollout_scope import current_rollout
-from miles_periodic.compat.bindings.routed_experts import with_routes
+from miles_periodic.compat.bindings.routed_experts import token_ids, with_routes
 from miles_periodic.compat.boot import member
 from miles_periodic.hooks.errors import PeriodicError
 from miles_periodic.hooks.values import RolloutState, ServerProof
@@ -40,9 +40,8 @@ async def _post(post: Post, args, kwargs):
         return await post(*args, **kwargs)
     await _prove_server(post, url, request)
     await _learn_weight_version(post, rollout, url)
-    tokens = request.get("input_ids") or ()
     fields = merged_answers(
-        "generate_request_fields", rollout=rollout, tokens=tokens, request=request
+        "generate_request_fields", rollout=rollout, tokens=token_ids(request), request=request
     )
     sent = {**request, **fields}
     call.arguments["payload"] = sent

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import uuid
+from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import Any
 
@@ -36,7 +38,8 @@ def enter(wrapped, instance, args, kwargs):
     call = inspect.signature(wrapped).bind(*args, **kwargs).arguments
     state = call.get("state")
     arguments = call["args"] if state is None else state.args
-    rollout = RolloutState(earlier=_earlier(arguments, call["sample"]))
+    earlier = _earlier(arguments, call["sample"])
+    rollout = RolloutState(earlier=earlier, rollout_id=_id_of(call))
     return _within_scope(wrapped, args, kwargs, rollout, arguments, state)
 
 
@@ -51,6 +54,15 @@ async def _within_scope(wrapped, args, kwargs, rollout: RolloutState, arguments:
         if _has_gap(sample):
             _end_at_the_gap(sample, (state or _older_state(arguments)).tokenizer)
     return generated
+
+
+def _id_of(call: Mapping[str, Any]) -> str:
+    """A rollout's id; a training sample that Miles resumes has the one that it had before."""
+    sample = call["sample"]
+    first = sample[0] if isinstance(sample, list) and sample else sample
+    index = getattr(first, "index", None)
+    is_new = index is None or call.get("evaluation")
+    return uuid.uuid4().hex if is_new else f"sample-{index}"
 
 
 def _earlier(arguments: Any, sample: Any) -> EarlierTurns | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -46,10 +46,10 @@ def with_routes(rollout: RolloutState, request: Mapping[str, Any], response: Any
 
     request: as it was sent. Called for each response of a rollout, before Miles sees it.
     """
-    if not request.get("return_routed_experts") or not isinstance(response, Mapping):
+    meta = response.get("meta_info") if isinstance(response, Mapping) else None
+    if not request.get("return_routed_experts") or meta is None:
         return response
-    meta = response["meta_info"]
-    tokens = [*request.get("input_ids", ()), *_new_tokens(meta)]
+    tokens = [*token_ids(request), *_new_tokens(meta)]
     rows = manager().hook.routed_experts_of_response(
         rollout=rollout,
         tokens=tokens,
@@ -65,6 +65,12 @@ def with_routes(rollout: RolloutState, request: Mapping[str, Any], response: Any
     return {**response, "meta_info": {k: v for k, v in meta.items() if k != _KEY}}
 
 
+def token_ids(request: Mapping[str, Any]) -> Sequence[int]:
+    """The request's one prompt as token ids; empty for a text, or for several prompts at once."""
+    tokens = request.get("input_ids")
+    return () if not tokens or isinstance(tokens[0], list | tuple) else tokens
+
+
 def _new_tokens(meta: Mapping[str, Any]) -> list[int]:
     return [item[1] for item in meta.get("output_token_logprobs") or ()]
 
@@ -77,7 +83,8 @@ def _answer(request: Mapping[str, Any], meta: Mapping[str, Any]) -> RouteAnswer:
         request_id=str(meta.get("id", "")),
         weight_version=None if version is None else str(version),
         is_aborted=(meta.get("finish_reason") or {}).get("type") == "abort",
-        has_media=any(request.get(field) for field in MEDIA_FIELDS),
+        only_server_counts=not token_ids(request)
+        or any(request.get(field) for field in MEDIA_FIELDS),
     )
 
 

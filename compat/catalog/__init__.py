@@ -1,6 +1,8 @@
 """Which bindings exist, and which of them each feature needs on which upstream.
 
 launch, rollout, server, training  the bindings, by the role that decides
+sessions                           those of rollouts through the session server
+routing                            those of the choice of a server and a rank
 weights                            those of weight updates and of the age of rollouts
 features                           what each feature, setting and hook needs
 """
@@ -10,12 +12,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from miles_periodic.compat.binding import Binding
-from miles_periodic.compat.catalog import launch, rollout, server, training, weights
+from miles_periodic.compat.catalog import (
+    launch,
+    rollout,
+    routing,
+    server,
+    sessions,
+    training,
+    weights,
+)
 from miles_periodic.compat.catalog.features import (
     ALWAYS,
     FEATURE_BINDINGS,
     HOOK_BINDINGS,
     NOTHING,
+    SESSION_BINDINGS,
     SETTING_BINDINGS,
     Need,
 )
@@ -27,11 +38,13 @@ __all__ = [
     "FEATURE_BINDINGS",
     "HOOK_BINDINGS",
     "NOTHING",
+    "SESSION_BINDINGS",
     "SETTING_BINDINGS",
     "binding_names",
     "bindings_for",
     "every_name",
     "names_for_hooks",
+    "names_for_sessions",
     "names_for_settings",
     "targets_of",
     "upstream_of_hook",
@@ -39,7 +52,7 @@ __all__ = [
 
 BINDINGS: dict[str, Binding] = {
     binding.name: binding
-    for room in (launch, rollout, server, training, weights)
+    for room in (launch, rollout, sessions, server, training, weights, routing)
     for binding in room.BINDINGS
 }
 
@@ -66,6 +79,11 @@ def names_for_settings(
     wanted = set(settings_on)
     needs = [need for setting, listed in by_setting.items() if setting in wanted for need in listed]
     return _chosen((*needs, *(ALWAYS.get(upstream, ()) if needs else ())), tree)
+
+
+def names_for_sessions(slug: str, upstream: str, tree: Tree) -> tuple[str, ...]:
+    """The names of the bindings that a feature needs besides where a run has a session server."""
+    return _chosen(SESSION_BINDINGS.get(slug, {}).get(upstream, ()), tree)
 
 
 def names_for_hooks(hooks: Sequence[str], tree: Tree) -> tuple[str, ...]:

@@ -14,7 +14,12 @@ Need = str | tuple[str, ...]
 #: Put in wherever some feature injects something on that upstream.
 ALWAYS: dict[str, tuple[Need, ...]] = {"miles": ("launch/muster",)}
 
-_REQUEST: tuple[Need, ...] = ("rollout/scope", "rollout/refactored-scope", "rollout/request")
+_SCOPE = ("rollout/scope", "rollout/refactored-scope")
+_REQUEST: tuple[Need, ...] = (*_SCOPE, "rollout/request")
+_ROLLOUT_KEY = (*_SCOPE, "routing/rollout-key")
+#: Miles main names the session itself.
+_SESSION_KEY = (("routing/session-key", NOTHING),)
+_ROUTER = ("routing/request", "routing/server")
 _ROUTES: tuple[Need, ...] = (
     *_REQUEST,
     ("rollout/routed-experts", "rollout/routed-experts-of-tokens"),
@@ -22,6 +27,7 @@ _ROUTES: tuple[Need, ...] = (
     ("rollout/truncate", NOTHING),
 )
 _REPLAY: tuple[Need, ...] = (("training/replay-fill", "training/actor-replay-fill"),)
+_SERVERS = ("launch/server-arguments", "launch/running-server")
 
 #: A rollout's start and answers, and the step that it is logged in.
 _SEEN = (
@@ -59,6 +65,12 @@ FEATURE_BINDINGS: dict[str, dict[str, tuple[Need, ...]]] = {
             "training/micro-batches",
         ),
     },
+    "decode-radix-cache": {
+        "miles": ("launch/arguments", *_SERVERS),
+    },
+    "request-routing": {
+        "miles": ("launch/arguments",),
+    },
 }
 
 #: Feature slug to upstream to a setting to what is put in while that setting is on, besides the
@@ -66,7 +78,9 @@ FEATURE_BINDINGS: dict[str, dict[str, tuple[Need, ...]]] = {
 #: A setting that is left at None is offered: its bindings are put in where the tree has known
 #: shapes of all their targets, and the plan says where it has not.
 SETTING_BINDINGS: dict[str, dict[str, dict[str, tuple[Need, ...]]]] = {
+    "decode-radix-cache": {"sglang": {"refuse_unpaired": ("server/refuse-unpaired",)}},
     "delta-router-replay": {
+        "miles": {"join_halves": ("rollout/pairs",)},
         "sglang": {
             "check_capture_buffer": (
                 ("server/check-capture-buffer", "server/check-capture-buffer-in-layers"),
@@ -89,18 +103,57 @@ SETTING_BINDINGS: dict[str, dict[str, dict[str, tuple[Need, ...]]]] = {
             "max_off_policy_steps": _CANCELLED,
         },
     },
+    "request-routing": {
+        "miles": {
+            "sticky_keys": (*_ROLLOUT_KEY, *_SESSION_KEY),
+            "sticky_ranks": _ROLLOUT_KEY,
+            "score_servers": _ROUTER,
+        },
+    },
+}
+
+_SESSION_REQUEST: tuple[Need, ...] = (
+    ("session/chat", "session/begin"),
+    ("session/chat-tree", NOTHING),
+    ("session/new-rows", "session/proxy"),
+    ("session/answer", "session/record"),
+)
+_SESSION_SAMPLES: tuple[Need, ...] = (
+    ("session/full-assembly", NOTHING),
+    ("session/assemble", "session/assemble-closures"),
+    ("session/widen", NOTHING),
+)
+
+#: Feature slug to upstream to what it needs besides for rollouts through Miles's session server. A
+#: tree in which some of it cannot be bound has the feature, and runs without a session server.
+SESSION_BINDINGS: dict[str, dict[str, tuple[Need, ...]]] = {
+    "delta-router-replay": {"miles": (*_SESSION_REQUEST, *_SESSION_SAMPLES)},
+    "kv-preservation": {"miles": _SESSION_REQUEST},
 }
 
 #: Hook to the bindings, all on one upstream, through which it is called: what a feature of
 #: somebody else's plugin, for which there is no probe here, needs.
 HOOK_BINDINGS: dict[str, tuple[Need, ...]] = {
     "complete_arguments": ("launch/arguments",),
+    "server_arguments": ("launch/arguments", "launch/server-arguments"),
+    "check_running_server": ("launch/running-server",),
     "server_proofs": _REQUEST,
     "generate_request_fields": _REQUEST,
     "wants_weight_version": _REQUEST,
+    "reaches_into_sessions": ("launch/arguments",),
+    "session_request_fields": _SESSION_REQUEST,
+    "session_response_refusal": _SESSION_REQUEST,
+    "routed_experts_of_session": _SESSION_SAMPLES,
+    "routed_experts_of_pair": ("rollout/scope", "rollout/refactored-scope", "rollout/pairs"),
     "routed_experts_of_response": _ROUTES,
     "routed_experts_on_the_wire": (("server/encode-rows", "server/encode-rows-in-mixin"),),
     "routed_experts_for_training": _REPLAY,
+    "routing_key": (*_ROLLOUT_KEY, *_SESSION_KEY),
+    "data_parallel_rank": _ROLLOUT_KEY,
+    "expected_prefix_tokens": _ROUTER,
+    "server_for_request": _ROUTER,
+    "request_routed": _ROUTER,
+    "request_answered": _ROUTER,
     "rollout_response": (*_REQUEST, *_SEEN),
     "rollout_verdict": (*_REQUEST, *_SEEN, *_CANCELLED),
     "rollout_step_metrics": (*_REQUEST, *_SEEN),

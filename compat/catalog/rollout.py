@@ -20,6 +20,14 @@ BINDINGS = (
         target="miles.rollout.inference_rollout.inference_rollout_common:generate_and_rm",
         adapter=f"{_ADAPTERS}.rollout_scope:enter",
     ),
+    # Before rollout/request, so that it sees the fields that features add.
+    Binding(
+        name="rollout/pairs",
+        upstream="miles",
+        target="miles.utils.http_utils:post",
+        adapter=f"{_ADAPTERS}.rollout_pairs:send_to_both",
+        relies_on=("miles.backends.sglang_utils.sglang_config:SglangConfig",),
+    ),
     Binding(
         name="rollout/request",
         upstream="miles",

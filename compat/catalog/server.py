@@ -1,4 +1,4 @@
-"""What the servers bind: the routes of a request.
+"""What the servers bind: the routes of a request, and requests that would end a server.
 
 Bindings around one target are applied in this order: the last one is outermost, and sees what the
 others made. Rows are encoded when nobody wants to look into them any more.
@@ -40,6 +40,12 @@ BINDINGS = (
             "sglang.srt.layers.moe.routed_experts_capturer:"
             "_RoutedExpertsCapturerReal.get_routed_experts",
         ),
+    ),
+    Binding(
+        name="server/refuse-unpaired",
+        upstream="sglang",
+        target="sglang.srt.managers.tokenizer_manager:TokenizerManager._create_tokenized_object",
+        adapter=f"{_ADAPTERS}.unpaired:refuse",
     ),
     Binding(
         name="server/align-mixed-batches",

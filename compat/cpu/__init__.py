@@ -15,6 +15,7 @@ replay_order          replayed routes in the order of Megatron's padded batches
 trainer_start         what a train actor refuses to start with
 start_up              a quicker start of the many processes of a run
 stock_sglang          what a stock release of SGLang needs besides
+prefill_decode        what a prefill or decode server needs besides
 wide_expert_parallel  what such a release needs besides for DP attention with expert parallelism
 
 environment           the variables of a CPU run
@@ -24,5 +25,7 @@ game                  a multi-turn environment with a calculator, for that model
 flags                 the Miles command line for all of this
 boot                  the stand-ins registered in a process of a run
 sglang_server         one real server, started and ended under a roll call
+sglang_pair           one prefill and one decode server, and what crosses between them
+miles_router          one real router process before such servers
 run                   the driver: Ray with logical GPUs around Miles's loop
 """

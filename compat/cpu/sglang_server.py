@@ -47,6 +47,7 @@ class ServerSetup:
     flags: further flags of `sglang.launch_server`; a later one wins over FLAGS.
     environment: variables besides those of a CPU run.
     stand_ins: catalog of CPU stand-ins, `module:attribute`.
+    meter: folder into which its processes write what they send, or empty (see compat.meter).
     """
 
     model: Path
@@ -56,6 +57,7 @@ class ServerSetup:
     flags: Sequence[str] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     stand_ins: str = STAND_INS
+    meter: str = ""
 
 
 class SGLangServer:
@@ -105,6 +107,7 @@ class SGLangServer:
             features=tuple(self.setup.features),
             bindings=self.roll.bindings,
             stand_ins=self.setup.stand_ins,
+            meter=self.setup.meter,
             ends_with_launcher=True,
         )
         command = [sys.executable, "-m", "sglang.launch_server", *FLAGS]

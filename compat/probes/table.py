@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from miles_periodic.compat.probes import cost_aware_packing, delta_router_replay, kv_preservation
+from miles_periodic.compat.probes import (
+    cost_aware_packing,
+    decode_radix_cache,
+    delta_router_replay,
+    kv_preservation,
+    request_routing,
+)
 from miles_periodic.compat.tree import Tree
 from miles_periodic.hooks.decisions import Decision
 
@@ -19,6 +25,14 @@ PROBES: dict[str, dict[str, Probe]] = {
     kv_preservation.SLUG: {
         "sglang": kv_preservation.sglang,
         "miles": kv_preservation.miles,
+    },
+    decode_radix_cache.SLUG: {
+        "sglang": decode_radix_cache.sglang,
+        "miles": decode_radix_cache.miles,
+    },
+    request_routing.SLUG: {
+        "sglang": request_routing.sglang,
+        "miles": request_routing.miles,
     },
     cost_aware_packing.SLUG: {
         "megatron": cost_aware_packing.megatron,

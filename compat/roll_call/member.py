@@ -9,7 +9,7 @@ import socket
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from miles_periodic.compat.roll_call import wire
@@ -90,10 +90,13 @@ class Member:
         """Tell the launcher what part of the run is over; seconds < 0: it has only begun."""
         self._tell(wire.PHASE, name=name, step=step, began=began, seconds=seconds)
 
-    def muster(self) -> list[str]:
-        """What the launcher still misses: sentences that name bindings and roles."""
+    def muster(self, roles: Sequence[str] = ()) -> list[str]:
+        """What the launcher still misses: sentences that name bindings and roles.
+
+        roles: those that not every run has and this one does.
+        """
         with self._lock:
-            self._tell(wire.MUSTER)
+            self._tell(wire.MUSTER, roles=list(roles))
             try:
                 with self._line.makefile("rb") as answers:
                     return wire.unpack(answers.readline(wire.MAX_LINE_BYTES))["missing"]

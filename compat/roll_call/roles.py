@@ -9,10 +9,13 @@ from __future__ import annotations
 import re
 
 _ROLES = (
+    (r"miles-session-server", "session-server"),
     (r"ray::RolloutManager", "rollout-manager"),
     (r"ray::(Megatron|FSDP)TrainRayActor", "trainer"),
     (r"ray::SGLangEngine", "engine"),
     (r"ray::(IDLE|\S*InfoActor|Lock|\S+)", "ray-worker"),
+    (r"miles-router", "router"),
+    (r"miles-session-server", "session-server"),
     (r"sglang::scheduler", "scheduler"),
     (r"sglang::detokenizer", "detokenizer"),
     (r"sglang::data_parallel_controller", "data-parallel-controller"),
@@ -29,11 +32,17 @@ ROLES_OF_A_RUN = (
     "rollout-manager",
     "trainer",
     "engine",
+    "router",
+    "session-server",
     "scheduler",
     "detokenizer",
     "data-parallel-controller",
     "server",
+    "session-server",
 )
+
+#: Roles that a run may do without; the muster asks for them where the driver says that it has them.
+ROLES_OF_SOME_RUNS = ("session-server",)
 
 
 MAX_TITLE_BYTES = 512

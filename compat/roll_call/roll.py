@@ -7,7 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from miles_periodic.compat.binding import Binding
-from miles_periodic.compat.roll_call.roles import ROLES_OF_A_RUN, role_of, title_of
+from miles_periodic.compat.roll_call.roles import (
+    ROLES_OF_A_RUN,
+    ROLES_OF_SOME_RUNS,
+    role_of,
+    title_of,
+)
 
 
 @dataclass(slots=True)
@@ -52,12 +57,17 @@ class Roll:
         self.failures: list[Failure] = []
         self.driver_pid: int | None = None
         self.was_mustered = False
+        self.roles_not_had = set(ROLES_OF_SOME_RUNS)
 
     def role(self, entry: Entry) -> str:
         """The entry's role now; the launcher's own child is the driver."""
         if entry.is_local and entry.pid == self.driver_pid:
             return "driver"
         return role_of(entry.title)
+
+    def expect(self, roles: Sequence[str]) -> None:
+        """Ask for some roles, too, that not every run has."""
+        self.roles_not_had -= set(roles)
 
     def missing(self) -> list[str]:
         """Bindings that no process of an expected role applied, one sentence each."""
@@ -66,6 +76,8 @@ class Roll:
             entry.refresh_title()
         for binding in self.bindings:
             for role in binding.processes:
+                if role in self.roles_not_had:
+                    continue
                 if not any(binding.name in e.applied for e in self.entries if self.role(e) == role):
                     absent.append(f"{binding.name} was not applied in any {role}")
         return absent

@@ -97,6 +97,7 @@ class RollCallServer:
                 entry.title = message["title"]
             elif kind == wire.MUSTER:
                 self.roll.was_mustered = True
+                self.roll.expect(message.get("roles", ()))
                 return {"missing": self.roll.missing()}
         if kind == wire.FAILED:
             process = (

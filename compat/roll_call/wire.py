@@ -9,7 +9,7 @@ HELLO = "hello"  # token, run_id, host, pid, title
 APPLIED = "applied"  # binding
 FAILED = "failed"  # binding, reason
 CONSULTED = "consulted"  # counts: binding -> calls so far, title
-MUSTER = "muster"  # answered with `missing`
+MUSTER = "muster"  # roles: those that not every run has and this one does; answered with `missing`
 PHASE = "phase"  # name, step, began (seconds since the epoch), seconds
 NOTICE = "notice"  # text: something that the user must read
 

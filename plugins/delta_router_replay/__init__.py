@@ -5,6 +5,9 @@ trajectory  what one rollout holds over its turns: rows, by the tokens they depe
 rank_share  what one train rank keeps: its own layers, its own positions
 wire        rows as one self-describing blob, for servers that can send it
 payload     what a response may carry, decoded and checked
+sessions    the rows of a session's turns: asked for, counted, joined
+halves      what a prefill and a decode server answered together, joined
+pairs       runs with prefill servers, and what they must have
 settings    what a user can set
 feature     the hooks
 """

@@ -14,16 +14,21 @@ from miles_periodic.hooks.values import (
     RankShare,
     RouteAnswer,
     RouteShape,
+    ServerGroup,
     ServerProof,
+    SessionPrefix,
+    SessionTurn,
     proof_salt,
 )
-from miles_periodic.plugins.delta_router_replay import wire
+from miles_periodic.plugins.delta_router_replay import halves, sessions, wire
+from miles_periodic.plugins.delta_router_replay.pairs import refuse_half_routes
 from miles_periodic.plugins.delta_router_replay.payload import RouteRowsError, num_row_bytes
 from miles_periodic.plugins.delta_router_replay.rank_share import own_routes, share_bytes
 from miles_periodic.plugins.delta_router_replay.settings import DeltaRouterReplaySettings
-from miles_periodic.plugins.delta_router_replay.trajectory import Trajectory, rows_with_media
+from miles_periodic.plugins.delta_router_replay.trajectory import Trajectory, rows_as_sent
 
 SLUG = "delta-router-replay"
+_CHAT = "/v1/chat/completions, meta_info.routed_experts"
 
 
 class DeltaRouterReplay(Feature):
@@ -43,17 +48,17 @@ class DeltaRouterReplay(Feature):
     exit = "Miles asks for a delta on every rollout path, in every pause mode."
     _step_bytes = 0
 
+    def __init__(self, settings: DeltaRouterReplaySettings | None = None) -> None:
+        super().__init__(settings)
+        self._replays = False
+
+    @hookimpl
+    def reaches_into_sessions(self, arguments: Mapping[str, Any]) -> bool | None:
+        return bool(arguments.get("use_rollout_routing_replay"))
+
     @hookimpl
     def complete_arguments(self, arguments: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        replays = arguments.get("use_rollout_routing_replay")
-        if replays and arguments.get("use_session_server"):
-            raise PeriodicError(
-                "Miles's session server asks for all routes on every turn, beside this feature.",
-                feature=SLUG,
-                expected="rollouts that call /generate",
-                found="--use-session-server",
-                remedy=f"Take the feature out with -{SLUG}, or roll out without session servers.",
-            )
+        self._replays = replays = bool(arguments.get("use_rollout_routing_replay"))
         chunk = arguments.get("sglang_chunked_prefill_size")
         if replays and chunk is not None and chunk <= 0:
             raise PeriodicError(
@@ -65,6 +70,23 @@ class DeltaRouterReplay(Feature):
                 "prefill, such as 8192.",
             )
         return None
+
+    @hookimpl
+    def server_arguments(self, servers: ServerGroup) -> Mapping[str, Any] | None:
+        if servers.role == "prefill" and self._replays:
+            refuse_half_routes(servers, self.settings.join_halves)
+        return None
+
+    @hookimpl
+    def routed_experts_of_pair(
+        self,
+        prefill: Mapping[str, Any],
+        decode: Mapping[str, Any],
+        request: Mapping[str, Any],
+        request_id: str,
+    ) -> str | None:
+        with _named_refusal("/generate, meta_info.routed_experts"):
+            return halves.joined(prefill, decode, request, request_id)
 
     @hookimpl
     def server_proofs(self, request: Mapping[str, Any]) -> Sequence[ServerProof] | None:
@@ -86,8 +108,8 @@ class DeltaRouterReplay(Feature):
         self, rollout: RolloutState, tokens: Sequence[int], answer: RouteAnswer, shape: RouteShape
     ) -> np.ndarray | None:
         with _named_refusal("/generate, meta_info.routed_experts"):
-            if answer.has_media:
-                return rows_with_media(answer, shape) if answer.payload is not None else None
+            if answer.only_server_counts:
+                return rows_as_sent(answer, shape) if answer.payload is not None else None
             return self._trajectory(rollout).answer(tokens, answer, shape)
 
     def _trajectory(self, rollout: RolloutState) -> Trajectory:
@@ -99,6 +121,41 @@ class DeltaRouterReplay(Feature):
                     held.resume(rollout.earlier)
             rollout.memory[SLUG] = held
         return held
+
+    @hookimpl
+    def session_request_fields(
+        self,
+        rollout: RolloutState,
+        prefix: SessionPrefix,
+        tokens: Sequence[int],
+        request: Mapping[str, Any],
+    ) -> Mapping[str, Any] | None:
+        asks = request.get("return_routed_experts")
+        start = sessions.next_row(prefix, tokens) if asks else 0
+        return {"routed_experts_start_len": start} if start else None
+
+    @hookimpl
+    def session_response_refusal(
+        self,
+        rollout: RolloutState,
+        request: Mapping[str, Any],
+        meta_info: Mapping[str, Any],
+        num_tokens: int,
+        shape: RouteShape | None,
+    ) -> str | None:
+        payload = meta_info.get("routed_experts")
+        if payload is not None and shape is not None:
+            with _named_refusal(_CHAT):
+                start = request.get("routed_experts_start_len", 0)
+                sessions.check_count(payload, start, num_tokens, shape, str(meta_info.get("id")))
+        return None
+
+    @hookimpl
+    def routed_experts_of_session(
+        self, turns: Sequence[SessionTurn], shape: RouteShape
+    ) -> Sequence[np.ndarray | None] | None:
+        with _named_refusal(_CHAT):
+            return sessions.joined(turns, shape, max_constant_run=self.settings.max_constant_run)
 
     @hookimpl
     def routed_experts_on_the_wire(

@@ -18,6 +18,10 @@ class DeltaRouterReplaySettings(FeatureSettings):
     """Refuse a payload with more equal rows in a row than this: padding or a stale buffer, not
     routing. Off where it is left out of reach; a repetition of one token can be long."""
 
+    join_halves: bool = True
+    """Under prefill/decode disaggregation, send a request for routes to both servers of a pair,
+    past the router, and join prefill's rows with decode's. Off, such a run is refused."""
+
     compact_wire: bool = False
     """Let the servers send routes as uint8 (up to 256 experts) or uint16 with a header of 16
     bytes, instead of int32: a quarter or half of the bytes. Only clients of this package read

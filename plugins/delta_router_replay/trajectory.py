@@ -147,8 +147,8 @@ def _decoded(answer: RouteAnswer, shape: RouteShape) -> np.ndarray:
         ) from error
 
 
-def rows_with_media(answer: RouteAnswer, shape: RouteShape) -> np.ndarray:
-    """All rows of a request with images or audio, checked; how many, only the server knows."""
+def rows_as_sent(answer: RouteAnswer, shape: RouteShape) -> np.ndarray:
+    """All rows of a request whose tokens only the server counts, checked."""
     rows = RouteRows(shape.num_layers, shape.top_k, shape.num_experts)
     rows.append(0, answer.payload, request_id=answer.request_id)
     return rows.array()

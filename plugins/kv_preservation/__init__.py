@@ -5,5 +5,6 @@ runs        which runs can keep KV over a weight update, and what stands against
 kv_record   under which weights the KV of a prefix was computed
 accounting  tokens reused, computed again and stale, from what the servers answer
 staleness   how many weight versions a rollout is behind, and when that is too many
+sessions    one salt from two client keys, and answers by old weights
 feature     the hooks
 """

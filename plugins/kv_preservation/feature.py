@@ -6,9 +6,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from miles_periodic.hooks import Feature, PeriodicError, RolloutState, hookimpl
-from miles_periodic.hooks.values import Cancel, RolloutStep, ServerProof, proof_salt
+from miles_periodic.hooks.values import (
+    Cancel,
+    RolloutStep,
+    RouteShape,
+    ServerGroup,
+    ServerProof,
+    SessionPrefix,
+    proof_salt,
+)
+from miles_periodic.plugins.kv_preservation import sessions
 from miles_periodic.plugins.kv_preservation.accounting import Held, KVAccount
 from miles_periodic.plugins.kv_preservation.runs import (
+    check_stands_still,
     check_updates_in_place,
     check_weight_versions,
     staleness_arguments,
@@ -21,6 +31,8 @@ SLUG = "kv-preservation"
 #: Every salt starts with this, so that no client's own `extra_key` can be one of ours.
 NAMESPACE = "miles-periodic:weight-version"
 
+#: In a session's memory: the newest weight version that was known at its first request.
+_EXPECTED = f"{SLUG}: expected version"
 #: Where the feature's numbers stand in Miles's own log of a rollout step.
 METRICS = "miles_periodic/kv/"
 
@@ -48,19 +60,12 @@ class KVPreservation(Feature):
 
     def __init__(self, settings: KVPreservationSettings | None = None) -> None:
         super().__init__(settings)
+        self._seen = sessions.VersionsSeen()
         self._account = KVAccount()
         self._needs_versions = self.settings.salt or self.settings.max_off_policy_steps is not None
 
     @hookimpl
     def complete_arguments(self, arguments: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        if self.settings.salt and arguments.get("use_session_server"):
-            raise PeriodicError(
-                "Requests of Miles's session server carry no salt yet.",
-                feature=SLUG,
-                expected="rollouts that call /generate",
-                found="--use-session-server",
-                remedy=f"Take the feature out with -{SLUG}, or roll out without session servers.",
-            )
         if self._needs_versions:
             check_weight_versions(arguments)
         changes: dict[str, Any] = {}
@@ -70,6 +75,16 @@ class KVPreservation(Feature):
         if self.settings.max_off_policy_steps is not None:
             changes |= staleness_arguments(arguments, self.settings.max_off_policy_steps)
         return changes or None
+
+    @hookimpl
+    def reaches_into_sessions(self, arguments: Mapping[str, Any]) -> bool | None:
+        return self.settings.salt
+
+    @hookimpl
+    def server_arguments(self, servers: ServerGroup) -> Mapping[str, Any] | None:
+        if self.settings.pause_in_place:
+            check_stands_still(servers)
+        return None
 
     @hookimpl
     def wants_weight_version(self, rollout: RolloutState) -> bool | None:
@@ -99,6 +114,36 @@ class KVPreservation(Feature):
         if isinstance(key, list | tuple):
             return {"extra_key": [salt_of(rollout.weight_version, k) for k in key]}
         return {"extra_key": salt_of(rollout.weight_version, key)}
+
+    @hookimpl
+    def session_request_fields(
+        self,
+        rollout: RolloutState,
+        prefix: SessionPrefix,
+        tokens: Sequence[int],
+        request: Mapping[str, Any],
+    ) -> Mapping[str, Any] | None:
+        expected = sessions.newer(self._seen.newest, rollout.weight_version)
+        rollout.memory.setdefault(_EXPECTED, expected)
+        fields = self.generate_request_fields(rollout, tokens, sessions.with_one_key(request))
+        if fields is None or request.get("cache_salt") is None:
+            return fields
+        return {**fields, "cache_salt": None}
+
+    @hookimpl
+    def session_response_refusal(
+        self,
+        rollout: RolloutState,
+        request: Mapping[str, Any],
+        meta_info: Mapping[str, Any],
+        num_tokens: int,
+        shape: RouteShape | None,
+    ) -> str | None:
+        answered = meta_info.get("weight_version")
+        if answered is None:
+            return None
+        self._seen.note(str(answered))
+        return sessions.outdated(str(answered), rollout.memory.get(_EXPECTED))
 
     @hookimpl
     def rollout_response(

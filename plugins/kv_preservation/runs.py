@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from miles_periodic.hooks import PeriodicError
+from miles_periodic.hooks.values import ServerGroup
 
 SLUG = "kv-preservation"
 
@@ -41,6 +42,20 @@ def check_updates_in_place(arguments: Mapping[str, Any]) -> None:
                 found=flag + (by_colocate if name == "offload_rollout" else ""),
                 remedy=f"Give {instead}, or set {SLUG}.pause_in_place=false.",
             )
+
+
+def check_stands_still(servers: ServerGroup) -> None:
+    """PeriodicError where servers of a pair would go on computing while their weights change."""
+    if not servers.stands_still:
+        raise PeriodicError(
+            f"This SGLang's {servers.role} servers acknowledge a pause and go on.",
+            feature=SLUG,
+            target=f"sglang.srt.disaggregation.{servers.role}",
+            expected="an event loop that waits while the engine is paused",
+            found="an event loop that does not look",
+            remedy=f"Use SGLang 0.5.11 or later, set {SLUG}.pause_in_place=false, or roll out "
+            "without prefill servers.",
+        )
 
 
 def check_weight_versions(arguments: Mapping[str, Any]) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 PROCESS = Path(__file__).parents[1] / "lines" / "fill_process.py"
-TIMEOUT_SECONDS = 300
+TIMEOUT_SECONDS = 600
 WHEEL = Path(importlib.util.find_spec("miles").submodule_search_locations[0]).parent
 CHECKOUT = os.environ.get("MILES_TREE")
 TREES = {"wheel": WHEEL} | ({"main": Path(CHECKOUT)} if CHECKOUT else {})

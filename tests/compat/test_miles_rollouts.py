@@ -16,7 +16,7 @@ import pytest
 
 LINES = Path(__file__).parents[1] / "lines"
 PROCESS = LINES / "rollout_process.py"
-TIMEOUT_SECONDS = 300
+TIMEOUT_SECONDS = 600
 
 spec = importlib.util.spec_from_file_location("small_server", LINES / "small_server.py")
 small_server = importlib.util.module_from_spec(spec)

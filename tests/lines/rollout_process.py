@@ -4,8 +4,8 @@
 
 TREE is the folder that holds the package `miles`; FEATURES "on" or "off"; CASES is JSON: a name to
 a function of this file and plans of the small server, one per rollout of the sample (a second one
-resumes it). The bindings are chosen and put in as in a run: by the catalog for that tree, when
-their modules are imported.
+resumes it), or the port of a real server. The bindings are chosen and put in as in a run: by the
+catalog for that tree, when their modules are imported.
 """
 
 from __future__ import annotations
@@ -190,6 +190,33 @@ async def decodes_by_itself(input):
     return GenerateFnOutput(samples=sample)
 
 
+async def several_turns(args, sample):
+    return await refactored(args, sample, "rollout_process.talks")
+
+
+async def talks(input):
+    """Six turns by Miles's own helpers, with something seen after each."""
+    from miles.rollout.base_types import GenerateFnOutput
+    from miles.rollout.generate_utils import generate_endpoint_utils as miles
+    from miles.utils.http_utils import post
+
+    sample, args = input.sample, input.args
+    sample.tokens = list(PROMPT)
+    sampling = {"max_new_tokens": 8, "temperature": 0.0, "ignore_eos": True}
+    for turn in range(6):
+        payload, _ = miles.compute_request_payload(args, sample.tokens, sampling)
+        output = await post(f"http://127.0.0.1:{args.sglang_router_port}/generate", payload)
+        await miles.update_sample_from_response(args, sample, payload, output, True)
+        seen = [turn + 10, turn + 20, turn + 30]
+        if turn < 5:
+            sample.tokens = sample.tokens + seen
+            sample.response_length += len(seen)
+            sample.loss_mask += [0] * len(seen)
+            sample.rollout_log_probs += [0.0] * len(seen)
+    sample.status = type(sample).Status.COMPLETED
+    return GenerateFnOutput(samples=sample)
+
+
 async def older(args, sample):
     from miles.rollout import sglang_rollout
 
@@ -213,6 +240,8 @@ def shown(sample):
 
 
 async def run(scenario, plans):
+    if isinstance(plans, int):
+        return await over_a_real_server(scenario, plans)
     server = small_server.SmallServer([])
     args, sample, samples = arguments(server.port), new_sample(), []
     for plan in plans:
@@ -223,6 +252,32 @@ async def run(scenario, plans):
             return {"error": str(error), "requests": server.requests}
         samples.append(json.loads(json.dumps(shown(sample))))
     return {"samples": samples, "requests": server.requests}
+
+
+async def over_a_real_server(scenario, port):
+    """The same with a server of the model that `compat.cpu.tiny_model` writes."""
+    from miles.utils import http_utils
+
+    from miles_periodic.compat.cpu.tiny_model import TinyModel
+
+    model, args, requests = TinyModel(), arguments(port), []
+    args.num_layers = model.num_hidden_layers
+    args.moe_router_topk, args.num_experts = model.num_experts_per_tok, model.num_experts
+    native = http_utils._post
+
+    async def recorded(client, url, payload, *rest, **options):
+        output = await native(client, url, payload, *rest, **options)
+        routes = output["meta_info"].get("routed_experts", "")
+        start = payload.get("routed_experts_start_len", 0)
+        requests.append({"start": start, "prompt": payload["input_ids"], "bytes": len(routes)})
+        return output
+
+    http_utils._post = recorded
+    try:
+        sample = await globals()[scenario](args, new_sample())
+    finally:
+        http_utils._post = native
+    return {"samples": [shown(sample)], "requests": requests}
 
 
 async def main():

@@ -28,3 +28,11 @@ def test_kv_preservation_finds_its_rollout_there(decision):
     found = decision("kv-preservation")
     assert isinstance(found, Inject), found
     assert {"rollout/scope", "rollout/refactored-scope", "rollout/request"} <= set(found.bindings)
+
+
+def test_kv_preservation_keeps_kv_through_every_updater_there(decision):
+    bindings = decision("kv-preservation").bindings
+    assert {"weights/colocated", "weights/fsdp", "weights/request", "weights/pause"} <= set(
+        bindings
+    )
+    assert "rollout/main-logged-step" in bindings

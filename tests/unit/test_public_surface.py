@@ -28,6 +28,9 @@ def test_the_names_that_a_plugin_imports_are_these():
         "Off",
         "PeriodicError",
         "RolloutState",
+        "RoutedAnswer",
+        "RoutedRequest",
+        "ServerState",
         "TrainBatch",
         "Unsupported",
         "hookimpl",
@@ -36,15 +39,28 @@ def test_the_names_that_a_plugin_imports_are_these():
 
 def test_the_hooks_are_these():
     assert sorted(vars(build_manager([]).hook)) == [
+        "check_running_server",
         "complete_arguments",
+        "data_parallel_rank",
+        "expected_prefix_tokens",
         "generate_request_fields",
+        "reaches_into_sessions",
+        "request_answered",
+        "request_routed",
         "rollout_response",
         "rollout_step_metrics",
         "rollout_verdict",
         "routed_experts_for_training",
+        "routed_experts_of_pair",
         "routed_experts_of_response",
+        "routed_experts_of_session",
         "routed_experts_on_the_wire",
+        "routing_key",
+        "server_arguments",
+        "server_for_request",
         "server_proofs",
+        "session_request_fields",
+        "session_response_refusal",
         "split_train_batch",
         "wants_weight_version",
     ]
@@ -52,9 +68,15 @@ def test_the_hooks_are_these():
 
 def test_the_hooks_that_only_one_feature_may_answer_are_these():
     assert sorted(EXCLUSIVE_HOOKS) == [
+        "data_parallel_rank",
+        "expected_prefix_tokens",
         "routed_experts_for_training",
+        "routed_experts_of_pair",
         "routed_experts_of_response",
+        "routed_experts_of_session",
         "routed_experts_on_the_wire",
+        "routing_key",
+        "server_for_request",
         "split_train_batch",
     ]
 
@@ -62,15 +84,30 @@ def test_the_hooks_that_only_one_feature_may_answer_are_these():
 def test_the_features_and_their_settings_are_these():
     assert {f.slug: sorted(f.settings_model.model_fields) for f in features()} == {
         "cost-aware-packing": ["recompute", "seed", "time_budget_seconds"],
+        "decode-radix-cache": ["prove_reuse", "refuse_unpaired"],
         "delta-router-replay": [
             "check_capture_buffer",
             "compact_wire",
+            "join_halves",
             "keep_rows_on_retraction",
             "max_constant_run",
             "max_rank_bytes",
             "prove_round_trip",
         ],
         "kv-preservation": ["max_off_policy_steps", "pause_in_place", "prove_salt", "salt"],
+        "request-routing": [
+            "block_tokens",
+            "index_tokens",
+            "kv_weight",
+            "load_weight",
+            "max_rollouts",
+            "prefix_weight",
+            "queue_weight",
+            "router_policy",
+            "score_servers",
+            "sticky_keys",
+            "sticky_ranks",
+        ],
     }
 
 
@@ -90,7 +127,9 @@ def test_the_commands_and_their_options_are_these():
         "miles rehearse": ["--json", "--report", "--steps", "--without", "--work-dir"],
         "miles bench": [],
         "miles bench boot": ["--json", "--runs"],
+        "miles bench decode-radix": ["--json", "--path", "--sglang", "--turns"],
         "miles bench packing": ["--json"],
+        "miles bench request-routing": ["--json", "--rollouts", "--servers"],
         "miles bench router-replay": [
             "--experts",
             "--held",

@@ -10,6 +10,7 @@ from miles_periodic.compat.catalog import (
     BINDINGS,
     FEATURE_BINDINGS,
     NOTHING,
+    SESSION_BINDINGS,
     SETTING_BINDINGS,
     every_name,
 )
@@ -32,9 +33,8 @@ def test_a_feature_binds_only_where_a_probe_looks(slug):
 
 def needs():
     """Every need of a feature or a setting, with the upstream that it is on."""
-    for by_upstream in FEATURE_BINDINGS.values():
-        for upstream, needs in by_upstream.items():
-            yield upstream, needs
+    for by_upstream in (*FEATURE_BINDINGS.values(), *SESSION_BINDINGS.values()):
+        yield from by_upstream.items()
     for by_upstream in SETTING_BINDINGS.values():
         for upstream, by_setting in by_upstream.items():
             for needs in by_setting.values():

@@ -341,3 +341,20 @@ def test_a_setting_that_is_on_turns_native_into_its_own_bindings(miles, monkeypa
     assert on.bindings == ("rollout/turn",) and on.evidence
     off = decide(miles(), "lengthen", settings={"lengthen": Far()})
     assert isinstance(off, Native)
+
+
+def test_a_feature_that_cannot_be_had_is_off_where_the_run_has_nothing_for_it(sglang, miles):
+    broken = miles("class Other:\n    pass\n")
+    made = make_plan(
+        [Shorten], ["shorten"], {"miles": broken}, environment={}, idle={"shorten": "no work"}
+    )
+    assert made.problems() == []
+    assert made.off("shorten").startswith("no work; besides, ")
+
+
+def test_a_feature_that_can_be_had_stays_on_where_the_run_seems_to_have_nothing_for_it(
+    sglang, miles
+):
+    trees = {"miles": miles(), "sglang": sglang}
+    made = make_plan([Shorten], ["shorten"], trees, environment={}, idle={"shorten": "no work"})
+    assert made.off("shorten") == ""

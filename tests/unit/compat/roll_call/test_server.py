@@ -33,8 +33,8 @@ def hello(server, **changes):
     return wire.pack(wire.HELLO, **{**parts, **changes})
 
 
-def ask_muster(line):
-    line.sendall(wire.pack(wire.MUSTER))
+def ask_muster(line, *roles):
+    line.sendall(wire.pack(wire.MUSTER, roles=roles))
     return wire.unpack(line.makefile("rb").readline())["missing"]
 
 
@@ -48,6 +48,16 @@ def test_a_role_with_its_binding_is_not_missing(server):
     with connect(server) as line:
         line.sendall(hello(server) + wire.pack(wire.APPLIED, binding="a/b"))
         assert ask_muster(line) == []
+
+
+def test_a_role_that_not_every_run_has_is_missing_only_where_the_driver_says_that_it_is_there():
+    binding = Binding("a/session", "miles", "x:y", "m:f", processes=("session-server",))
+    with RollCallServer([binding], run_id="run") as server, connect(server) as line:
+        line.sendall(hello(server))
+        assert ask_muster(line) == []
+        assert ask_muster(line, "session-server") == [
+            "a/session was not applied in any session-server"
+        ]
 
 
 def test_a_wrong_token_is_turned_away(server):

@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 
 from miles_periodic.hooks import PeriodicError, RolloutState
-from miles_periodic.hooks.values import RankShare, RouteAnswer, RouteShape
+from miles_periodic.hooks.values import (
+    RankShare,
+    RouteAnswer,
+    RouteShape,
+    ServerGroup,
+    SessionPrefix,
+    SessionTurn,
+)
 from miles_periodic.plugins.delta_router_replay.feature import DeltaRouterReplay
 from miles_periodic.plugins.delta_router_replay.settings import DeltaRouterReplaySettings
 
@@ -125,7 +132,7 @@ def test_a_request_with_images_is_left_to_ask_for_all_rows(feature):
 
 
 def test_the_rows_of_a_request_with_images_are_as_many_as_the_server_sent(feature):
-    answer = RouteAnswer(Server().answer(range(9), None), has_media=True)
+    answer = RouteAnswer(Server().answer(range(9), None), only_server_counts=True)
     rows = feature.routed_experts_of_response(
         rollout=RolloutState(), tokens=[1, 2], answer=answer, shape=SHAPE
     )
@@ -160,14 +167,76 @@ def test_no_round_trip_is_made_where_nothing_is_replayed(feature):
     assert feature.server_proofs(request={}) is None
 
 
-def test_a_session_server_that_replays_is_refused_by_name(feature):
-    arguments = {"use_session_server": True, "use_rollout_routing_replay": True}
-    with pytest.raises(PeriodicError, match="--use-session-server"):
-        feature.complete_arguments(arguments=arguments)
+def test_hook_reaches_into_sessions_of_a_run_that_replays(feature):
+    assert feature.reaches_into_sessions(arguments={"use_rollout_routing_replay": True})
+    assert not feature.reaches_into_sessions(arguments={})
+
+
+SESSION_SHAPE = RouteShape(num_layers=2, top_k=2, num_experts=8)
+
+
+def session_fields(feature, **request):
+    prefix = SessionPrefix([1, 2, 3], 2)
+    return feature.session_request_fields(
+        rollout=RolloutState(), prefix=prefix, tokens=[1, 2, 3, 4], request=request
+    )
+
+
+def test_hook_session_request_fields_asks_from_the_first_row_that_is_not_held(feature):
+    fields = session_fields(feature, return_routed_experts=True)
+    assert fields == {"routed_experts_start_len": 2}
+    assert session_fields(feature) is None
+
+
+def test_hook_session_response_refusal_ends_the_run_where_rows_are_too_many(feature):
+    meta_info = {"id": "request-4", "routed_experts": "A" * 64}
+    parts = {"rollout": RolloutState(), "meta_info": meta_info, "shape": SESSION_SHAPE}
+    with pytest.raises(PeriodicError, match="request-4"):
+        feature.session_response_refusal(request={}, num_tokens=3, **parts)
+    assert feature.session_response_refusal(request={}, num_tokens=4, **parts) is None
+
+
+def test_hook_routed_experts_of_session_refuses_by_name(feature):
+    turns = [SessionTurn([1, 2], 0, "no base64!", "request-5")]
+    with pytest.raises(PeriodicError, match="request-5"):
+        feature.routed_experts_of_session(turns=turns, shape=SESSION_SHAPE)
 
 
 def test_a_run_that_replays_nothing_is_left_alone(feature):
     assert feature.complete_arguments(arguments={"use_session_server": True}) is None
+
+
+def replaying(**settings):
+    feature = DeltaRouterReplay(DeltaRouterReplaySettings(**settings))
+    feature.complete_arguments(arguments={"use_rollout_routing_replay": True})
+    return feature
+
+
+def test_prefill_servers_that_answer_no_routes_are_refused_by_name():
+    servers = ServerGroup("prefill", {}, prefill_returns_routes=False)
+    with pytest.raises(PeriodicError, match=r"0\.5\.22 or later"):
+        replaying().server_arguments(servers=servers)
+
+
+def test_a_pair_whose_halves_may_not_be_joined_is_refused_by_name():
+    with pytest.raises(PeriodicError, match="join_halves=true"):
+        replaying(join_halves=False).server_arguments(servers=ServerGroup("prefill", {}))
+
+
+def test_a_pair_without_replay_is_nobodys_concern():
+    servers = ServerGroup("prefill", {}, prefill_returns_routes=False)
+    assert DeltaRouterReplay().server_arguments(servers=servers) is None
+    assert replaying().server_arguments(servers=ServerGroup("decode", {})) is None
+
+
+def test_a_missing_half_of_a_pair_ends_the_request_with_its_name():
+    with pytest.raises(PeriodicError, match=r"request r-9, rows \[2, 4\): the prefill server"):
+        DeltaRouterReplay().routed_experts_of_pair(
+            prefill={"meta_info": {}},
+            decode={"meta_info": {"routed_experts": "AAAA" * 16, "completion_tokens": 1}},
+            request={"input_ids": [1, 2, 3, 4], "routed_experts_start_len": 2},
+            request_id="r-9",
+        )
 
 
 @pytest.mark.parametrize(("compact_wire", "itemsize"), [(True, 1), (False, None)])

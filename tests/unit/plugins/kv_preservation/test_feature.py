@@ -89,9 +89,10 @@ def test_everything_off_adds_nothing():
     assert feature.wants_weight_version(rollout=RolloutState()) is None
 
 
-def test_a_session_server_is_refused_by_name(feature):
-    with pytest.raises(PeriodicError, match="--use-session-server"):
-        feature.complete_arguments(arguments={"use_session_server": True})
+def test_sessions_are_reached_where_salts_are_on(feature):
+    assert feature.reaches_into_sessions(arguments={})
+    without = KVPreservation(KVPreservationSettings(salt=False))
+    assert not without.reaches_into_sessions(arguments={})
 
 
 def test_a_bound_needs_the_version_also_without_salts():
