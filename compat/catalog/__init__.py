@@ -1,10 +1,13 @@
 """Which bindings exist, and which of them each feature needs on which upstream.
 
-launch, rollout, server, training  the bindings, by the role that decides
-sessions                           those of rollouts through the session server
-routing                            those of the choice of a server and a rank
-weights                            those of weight updates and of the age of rollouts
-features                           what each feature, setting and hook needs
+launch    the bindings of a run's start: command line, muster, the servers' arguments
+rollout   those of a rollout from its start to its step, whatever it is rolled out with
+sessions  those of rollouts through Miles's session server
+server    those of SGLang's own processes
+training  those of trainers and of the split of a batch
+weights   those of weight updates
+routing   those of the choice of a server and a rank
+features  what each feature, setting and hook needs of all of these
 """
 
 from __future__ import annotations
@@ -50,6 +53,7 @@ __all__ = [
     "upstream_of_hook",
 ]
 
+#: Name to binding. Those around one target are applied in this order: the last one is outermost.
 BINDINGS: dict[str, Binding] = {
     binding.name: binding
     for room in (launch, rollout, sessions, server, training, weights, routing)

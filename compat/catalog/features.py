@@ -72,10 +72,12 @@ FEATURE_BINDINGS: dict[str, dict[str, tuple[Need, ...]]] = {
     },
 }
 
-#: Feature slug to upstream to a setting to what is put in while that setting is on, besides the
-#: above, whether the feature is native there or injected.
-#: A setting that is left at None is offered: its bindings are put in where the tree has known
-#: shapes of all their targets, and the plan says where it has not.
+#: Feature slug to upstream to setting to what that setting needs besides, whether the feature is
+#: native there or injected. By the setting's value:
+#: on           put in; a tree that lacks a target, or has it in an unknown shape, has no feature
+#: off          not put in
+#: None         where the setting is a `bool | None`: put in where the tree has known shapes of all
+#:              targets; where it has not, the feature goes without, and the plan says so
 SETTING_BINDINGS: dict[str, dict[str, dict[str, tuple[Need, ...]]]] = {
     "decode-radix-cache": {"sglang": {"refuse_unpaired": ("server/refuse-unpaired",)}},
     "delta-router-replay": {

@@ -22,7 +22,7 @@ BINDINGS = (
     Binding(
         name="server/carry-start",
         upstream="sglang",
-        target=("sglang.srt.managers.tokenizer_manager:TokenizerManager._create_tokenized_object"),
+        target="sglang.srt.managers.tokenizer_manager:TokenizerManager._create_tokenized_object",
         adapter=f"{_ADAPTERS}.server_routes:carry",
     ),
     Binding(

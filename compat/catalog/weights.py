@@ -1,12 +1,10 @@
-"""What keeps KV over a weight update, and what ends rollouts that are too old for the weights."""
+"""What trainers and engines bind so that a weight update leaves the servers' KV alone."""
 
 from __future__ import annotations
 
 from miles_periodic.compat.binding import Binding
 
 _ADAPTERS = "miles_periodic.compat.bindings"
-_LEGACY = "miles.rollout.sglang_rollout:generate_and_rm"
-_REFACTORED = "miles.rollout.inference_rollout.inference_rollout_common:generate_and_rm"
 _ENGINE = "miles.backends.sglang_utils.sglang_engine:SGLangEngine"
 
 BINDINGS = (
@@ -53,58 +51,5 @@ BINDINGS = (
         upstream="miles",
         target=f"{_ENGINE}.pause_generation",
         adapter=f"{_ADAPTERS}.weight_update:pause_until_quiet",
-    ),
-    Binding(
-        name="rollout/start",
-        upstream="miles",
-        target=_LEGACY,
-        adapter=f"{_ADAPTERS}.rollout_flight:keep_start",
-    ),
-    Binding(
-        name="rollout/refactored-start",
-        upstream="miles",
-        target=_REFACTORED,
-        adapter=f"{_ADAPTERS}.rollout_flight:keep_start",
-    ),
-    Binding(
-        name="rollout/traffic",
-        upstream="miles",
-        target="miles.utils.http_utils:post",
-        adapter=f"{_ADAPTERS}.rollout_traffic:watch",
-        processes=("rollout-manager",),
-    ),
-    Binding(
-        name="rollout/logged-step",
-        upstream="miles",
-        target="miles.ray.rollout:_log_rollout_data",
-        adapter=f"{_ADAPTERS}.rollout_step:log",
-        processes=("rollout-manager",),
-    ),
-    Binding(
-        name="rollout/main-logged-step",
-        upstream="miles",
-        target="miles.ray.rollout.metrics:log_rollout_data",
-        adapter=f"{_ADAPTERS}.rollout_step:log",
-        processes=("rollout-manager",),
-    ),
-    Binding(
-        name="rollout/cancellable",
-        upstream="miles",
-        target=_LEGACY,
-        adapter=f"{_ADAPTERS}.cancellation:make_cancellable",
-    ),
-    Binding(
-        name="rollout/refactored-cancellable",
-        upstream="miles",
-        target=_REFACTORED,
-        adapter=f"{_ADAPTERS}.cancellation:make_cancellable",
-        relies_on=("miles.rollout.inference_rollout.inference_rollout_train:get_worker_urls",),
-    ),
-    Binding(
-        name="rollout/group",
-        upstream="miles",
-        target="miles.rollout.filter_hub.base_types:call_dynamic_filter",
-        adapter=f"{_ADAPTERS}.cancellation:drop_group",
-        relies_on=("miles.rollout.filter_hub.base_types:DynamicFilterOutput",),
     ),
 )
