@@ -12,7 +12,7 @@ equal_counts   the same number of samples for every rank
 cost_model     FLOPs or seconds of a sample
 model_shape    the sizes that decide them, from a model's config
 validation     what is refused, and what to change
-settings       what a user can set
+settings       the slug, and what a user can set
 feature        the hooks
 """
 

@@ -8,9 +8,7 @@ from typing import Any
 from miles_periodic.hooks import DataParallelSplit, Feature, PeriodicError, TrainBatch, hookimpl
 from miles_periodic.plugins.cost_aware_packing.cost_model import CostModel
 from miles_periodic.plugins.cost_aware_packing.data_parallel import split
-from miles_periodic.plugins.cost_aware_packing.settings import CostAwarePackingSettings
-
-SLUG = "cost-aware-packing"
+from miles_periodic.plugins.cost_aware_packing.settings import SLUG, CostAwarePackingSettings
 
 
 class CostAwarePacking(Feature):

@@ -6,6 +6,8 @@ from pydantic import Field
 
 from miles_periodic.hooks.feature import FeatureSettings
 
+SLUG = "cost-aware-packing"
+
 
 class CostAwarePackingSettings(FeatureSettings):
     """Table `[cost-aware-packing]`."""

@@ -2,6 +2,6 @@
 
 conflicts  what a decode server cannot have besides
 proof      what a running decode server must show
-settings   what a user can set
+settings   the slug, and what a user can set
 feature    the hooks
 """

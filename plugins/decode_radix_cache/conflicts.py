@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from miles_periodic.hooks.errors import PeriodicError
 from miles_periodic.hooks.values import Refusal, ServerGroup
+from miles_periodic.plugins.decode_radix_cache.settings import SLUG
 
-SLUG = "decode-radix-cache"
 FLAG = "disaggregation_decode_enable_radix_cache"
 
 #: What goes wrong beside the cache on every tree that has it, whether or not the tree refuses it.

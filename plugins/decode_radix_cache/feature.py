@@ -7,9 +7,9 @@ from typing import Any
 
 from miles_periodic.hooks import Feature, hookimpl
 from miles_periodic.hooks.values import ServerGroup
-from miles_periodic.plugins.decode_radix_cache.conflicts import FLAG, SLUG, first_conflict
+from miles_periodic.plugins.decode_radix_cache.conflicts import FLAG, first_conflict
 from miles_periodic.plugins.decode_radix_cache.proof import Generate, check_report, check_reuse
-from miles_periodic.plugins.decode_radix_cache.settings import DecodeRadixCacheSettings
+from miles_periodic.plugins.decode_radix_cache.settings import SLUG, DecodeRadixCacheSettings
 
 ROLE = "decode"
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from miles_periodic.hooks.errors import PeriodicError
 from miles_periodic.hooks.values import proof_salt
-from miles_periodic.plugins.decode_radix_cache.conflicts import FLAG, SLUG
+from miles_periodic.plugins.decode_radix_cache.conflicts import FLAG
+from miles_periodic.plugins.decode_radix_cache.settings import SLUG
 
 Generate = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from miles_periodic.hooks.feature import FeatureSettings
 
+SLUG = "decode-radix-cache"
+
 
 class DecodeRadixCacheSettings(FeatureSettings):
     """Table `[decode-radix-cache]`."""

@@ -8,7 +8,7 @@ payload     what a response may carry, decoded and checked
 sessions    the rows of a session's turns: asked for, counted, joined
 halves      what a prefill and a decode server answered together, joined
 pairs       runs with prefill servers, and what they must have
-settings    what a user can set
+settings    the slug, and what a user can set
 feature     the hooks
 """
 

@@ -24,10 +24,9 @@ from miles_periodic.plugins.delta_router_replay import halves, sessions, wire
 from miles_periodic.plugins.delta_router_replay.pairs import refuse_half_routes
 from miles_periodic.plugins.delta_router_replay.payload import RouteRowsError, num_row_bytes
 from miles_periodic.plugins.delta_router_replay.rank_share import own_routes, share_bytes
-from miles_periodic.plugins.delta_router_replay.settings import DeltaRouterReplaySettings
+from miles_periodic.plugins.delta_router_replay.settings import SLUG, DeltaRouterReplaySettings
 from miles_periodic.plugins.delta_router_replay.trajectory import Trajectory, rows_as_sent
 
-SLUG = "delta-router-replay"
 _CHAT = "/v1/chat/completions, meta_info.routed_experts"
 
 

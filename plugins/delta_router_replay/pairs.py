@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from miles_periodic.hooks import PeriodicError
 from miles_periodic.hooks.values import ServerGroup
-
-SLUG = "delta-router-replay"
+from miles_periodic.plugins.delta_router_replay.settings import SLUG
 
 
 def refuse_half_routes(prefill: ServerGroup, joins: bool) -> None:

@@ -6,6 +6,8 @@ from pydantic import Field
 
 from miles_periodic.hooks.feature import FeatureSettings
 
+SLUG = "delta-router-replay"
+
 
 class DeltaRouterReplaySettings(FeatureSettings):
     """Table `[delta-router-replay]`."""

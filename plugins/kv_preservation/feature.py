@@ -23,10 +23,8 @@ from miles_periodic.plugins.kv_preservation.runs import (
     check_weight_versions,
     staleness_arguments,
 )
-from miles_periodic.plugins.kv_preservation.settings import KVPreservationSettings
+from miles_periodic.plugins.kv_preservation.settings import SLUG, KVPreservationSettings
 from miles_periodic.plugins.kv_preservation.staleness import ages_of, verdict
-
-SLUG = "kv-preservation"
 
 #: Every salt starts with this, so that no client's own `extra_key` can be one of ours.
 NAMESPACE = "miles-periodic:weight-version"

@@ -7,8 +7,7 @@ from typing import Any
 
 from miles_periodic.hooks import PeriodicError
 from miles_periodic.hooks.values import ServerGroup
-
-SLUG = "kv-preservation"
+from miles_periodic.plugins.kv_preservation.settings import SLUG
 
 #: Miles's argument, what it does to KV, and what to give instead.
 _LOSES_KV = (

@@ -6,6 +6,8 @@ from pydantic import Field
 
 from miles_periodic.hooks.feature import FeatureSettings
 
+SLUG = "kv-preservation"
+
 
 class KVPreservationSettings(FeatureSettings):
     """Table `[kv-preservation]`."""

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from miles_periodic.hooks import PeriodicError
 from miles_periodic.hooks.values import Cancel, RolloutStep
+from miles_periodic.plugins.kv_preservation.settings import SLUG
 
-SLUG = "kv-preservation"
 SETTING = f"{SLUG}.max_off_policy_steps"
 
 

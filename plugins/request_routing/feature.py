@@ -18,11 +18,9 @@ from miles_periodic.hooks import (
 )
 from miles_periodic.plugins.request_routing.prefix_index import Expectation, Path, PrefixIndex
 from miles_periodic.plugins.request_routing.scoring import Weights, best_server
-from miles_periodic.plugins.request_routing.settings import RequestRoutingSettings
+from miles_periodic.plugins.request_routing.settings import SLUG, RequestRoutingSettings
 from miles_periodic.plugins.request_routing.sticky import key_of, rank_of
 from miles_periodic.plugins.request_routing.turns import Turn, Turns
-
-SLUG = "request-routing"
 
 #: Requests whose path is kept between the hooks that one request passes; far more than are open.
 MAX_OPEN_REQUESTS = 1 << 14

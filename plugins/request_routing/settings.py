@@ -6,6 +6,8 @@ from pydantic import Field
 
 from miles_periodic.hooks.feature import FeatureSettings
 
+SLUG = "request-routing"
+
 
 class RequestRoutingSettings(FeatureSettings):
     """Table `[request-routing]`."""
