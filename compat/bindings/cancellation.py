@@ -12,6 +12,7 @@ from typing import Any
 
 from miles_periodic.compat.bindings import weight_versions
 from miles_periodic.compat.bindings.features import manager
+from miles_periodic.compat.bindings.generate_post import model_info_beside
 from miles_periodic.compat.bindings.rollout_flight import (
     Flight,
     each_sample,
@@ -198,8 +199,8 @@ async def _ask_weight_version(url: str) -> None:
         return
     from miles.utils.http_utils import post
 
-    address = url.rsplit("/", 1)[0] + "/model_info"
-    weight_versions.saw((await post(address, None, 1, action="get")).get("weight_version"))
+    answer = await post(model_info_beside(url), None, 1, action="get")
+    weight_versions.saw(answer.get("weight_version"))
 
 
 def drop_group(wrapped, instance, args, kwargs):

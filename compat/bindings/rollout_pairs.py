@@ -5,17 +5,16 @@ from __future__ import annotations
 import asyncio
 import inspect
 import itertools
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
 from miles_periodic.compat.bindings.features import manager
+from miles_periodic.compat.bindings.generate_post import Post, is_generate
 from miles_periodic.compat.bindings.rollout_scope import current_rollout
 from miles_periodic.compat.bindings.running_server import bootstrap_fields
 from miles_periodic.hooks.errors import PeriodicError
-
-Post = Callable[..., Awaitable[Any]]
 
 #: Attempts of a pair before the request fails; each has a bootstrap room of its own, because the
 #: half of a pair whose other half failed would wait for ever.
@@ -71,8 +70,7 @@ async def _send(post: Post, args, kwargs):
 
 def _asks_for_routes(url: str, request: Any) -> bool:
     return (
-        urlsplit(url).path.rstrip("/").endswith("/generate")
-        and isinstance(request, Mapping)
+        is_generate(url, request)
         and bool(request.get("return_routed_experts"))
         and "input_ids" in request
         and request.get("bootstrap_room") is None

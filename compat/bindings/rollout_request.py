@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
-from urllib.parse import urlsplit
 
 from miles_periodic.compat.bindings.features import each_answer, manager, merged_answers
+from miles_periodic.compat.bindings.generate_post import Post, is_generate, model_info_beside
 from miles_periodic.compat.bindings.rollout_scope import current_rollout
 from miles_periodic.compat.bindings.routed_experts import token_ids, with_routes
 from miles_periodic.compat.boot import member
 from miles_periodic.hooks.errors import PeriodicError
 from miles_periodic.hooks.values import RolloutState, ServerProof
-
-Post = Callable[..., Awaitable[Any]]
 
 _proofs: dict[tuple[int, str, str, str], asyncio.Task] = {}
 
@@ -36,7 +34,7 @@ async def _post(post: Post, args, kwargs):
     call = inspect.signature(post).bind(*args, **kwargs)
     url, request = call.arguments["url"], call.arguments.get("payload")
     rollout = current_rollout()
-    if rollout is None or not _is_generate(url, request):
+    if rollout is None or not is_generate(url, request):
         return await post(*args, **kwargs)
     await _prove_server(post, url, request)
     await _learn_weight_version(post, rollout, url)
@@ -46,10 +44,6 @@ async def _post(post: Post, args, kwargs):
     sent = {**request, **fields}
     call.arguments["payload"] = sent
     return with_routes(rollout, sent, await post(*call.args, **call.kwargs))
-
-
-def _is_generate(url: str, request: Any) -> bool:
-    return isinstance(request, Mapping) and urlsplit(url).path.rstrip("/").endswith("/generate")
 
 
 async def _prove_server(post: Post, url: str, request: Mapping[str, Any]) -> None:
@@ -78,6 +72,6 @@ async def _learn_weight_version(post: Post, rollout: RolloutState, url: str) -> 
         return
     rollout.has_started = True
     if manager().hook.wants_weight_version(rollout=rollout):
-        address = url.rsplit("/", 1)[0] + "/model_info"
-        version = (await post(address, None, action="get")).get("weight_version")
+        answer = await post(model_info_beside(url), None, action="get")
+        version = answer.get("weight_version")
         rollout.weight_version = None if version is None else str(version)

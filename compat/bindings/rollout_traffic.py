@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from typing import Any
-from urllib.parse import urlsplit
 
 from miles_periodic.compat.bindings import cancellation, weight_versions
 from miles_periodic.compat.bindings.features import manager
+from miles_periodic.compat.bindings.generate_post import Post, is_generate
 from miles_periodic.compat.bindings.rollout_flight import Flight, current_flight
 from miles_periodic.compat.bindings.rollout_scope import current_rollout
 from miles_periodic.hooks.values import RolloutState
@@ -23,17 +22,13 @@ def watch(wrapped, instance, args, kwargs):
     """
     call = inspect.signature(wrapped).bind(*args, **kwargs)
     flight, state = current_flight(), current_rollout()
-    if flight is None or state is None or not _is_generate(call.arguments):
+    asks = is_generate(call.arguments["url"], call.arguments.get("payload"))
+    if flight is None or state is None or not asks:
         return wrapped(*args, **kwargs)
     return _watched(wrapped, call, flight, state)
 
 
-def _is_generate(arguments: Mapping[str, Any]) -> bool:
-    path = urlsplit(arguments["url"]).path.rstrip("/")
-    return isinstance(arguments.get("payload"), Mapping) and path.endswith("/generate")
-
-
-async def _watched(post, call, flight: Flight, state: RolloutState):
+async def _watched(post: Post, call, flight: Flight, state: RolloutState):
     flight.url, flight.state = call.arguments["url"], state
     if flight.earlier_start is not None and not state.has_started:
         state.weight_version, state.has_started = flight.earlier_start, True

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
-from urllib.parse import urlsplit
 
 from miles_periodic.compat.bindings.features import manager
+from miles_periodic.compat.bindings.generate_post import Post, is_generate
 from miles_periodic.compat.bindings.rollout_scope import current_arguments, current_rollout
 from miles_periodic.compat.tree import Tree
 from miles_periodic.hooks.errors import PeriodicError
@@ -35,12 +35,11 @@ def for_rollout(wrapped, instance, args, kwargs):
     return _post(wrapped, args, kwargs)
 
 
-async def _post(post: Callable[..., Awaitable[Any]], args, kwargs):
+async def _post(post: Post, args, kwargs):
     call = inspect.signature(post).bind(*args, **kwargs)
     url, request = call.arguments["url"], call.arguments.get("payload")
     rollout = current_rollout()
-    is_generate = urlsplit(url).path.rstrip("/").endswith("/generate")
-    if rollout is not None and is_generate and isinstance(request, Mapping):
+    if rollout is not None and is_generate(url, request):
         headers = dict(call.arguments.get("headers") or {})
         key = None if key_in(headers) else _key(rollout.rollout_id, "rollout")
         call.arguments["headers"] = (headers if key is None else {**headers, HEADER: key}) or None
