@@ -162,16 +162,13 @@ def check(rows: np.ndarray, num_experts: int, *, max_constant_run: int | None) -
     """
     if not len(rows):
         return None
-    if wire.any_outside(rows, num_experts):
-        row, layer, _ = np.argwhere((rows < 0) | (rows >= num_experts))[0]
-        return (
-            f"row {row}, layer {layer} names experts {rows[row, layer].tolist()} of {num_experts}"
-        )
-    return _repeated(rows) or _constant_run(rows, max_constant_run)
+    return (
+        wire.outside(rows, num_experts) or _repeated(rows) or _constant_run(rows, max_constant_run)
+    )
 
 
-def _repeated(rows: np.ndarray) -> str | None:
-    """The first row and layer that names an expert twice.
+def any_repeated(rows: np.ndarray) -> bool:
+    """Whether some (…, top_k) names an expert twice.
 
     Experts are compared pair by pair over all rows at once: for the few experts of a layer that
     is ten times quicker than sorting each row's.
@@ -179,10 +176,20 @@ def _repeated(rows: np.ndarray) -> str | None:
     top_k = rows.shape[-1]
     columns = np.ascontiguousarray(rows.reshape(-1, top_k).T)
     pairs = itertools.combinations(range(top_k), 2)
-    if not any((columns[a] == columns[b]).any() for a, b in pairs):
-        return None
+    return any((columns[a] == columns[b]).any() for a, b in pairs)
+
+
+def repeats(rows: np.ndarray) -> np.ndarray:
+    """For each (…, top_k) of `rows` whether it names an expert twice: bool (…)."""
     ordered = np.sort(rows, axis=-1)
-    repeated = (ordered[..., 1:] == ordered[..., :-1]).any(axis=-1)
+    return (ordered[..., 1:] == ordered[..., :-1]).any(axis=-1)
+
+
+def _repeated(rows: np.ndarray) -> str | None:
+    """The first row and layer that names an expert twice; layers without experts left out."""
+    if not any_repeated(rows):
+        return None
+    repeated = repeats(rows)
     dense = ~rows.any(axis=(0, 2))
     repeated &= ~dense | dense.all()
     if not repeated.any():

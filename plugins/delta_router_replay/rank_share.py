@@ -11,7 +11,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from miles_periodic.hooks.values import RankShare, RouteShape
-from miles_periodic.plugins.delta_router_replay.payload import RouteRowsError
+from miles_periodic.plugins.delta_router_replay.payload import (
+    RouteRowsError,
+    any_repeated,
+    repeats,
+)
+from miles_periodic.plugins.delta_router_replay.wire import any_outside
 
 
 def own_routes(routes: Sequence[np.ndarray], share: RankShare, shape: RouteShape) -> np.ndarray:
@@ -62,11 +67,9 @@ def _check_layers(routes: Sequence[np.ndarray], layers: np.ndarray, share: RankS
 def _check_experts(
     taken: np.ndarray, share: RankShare, shape: RouteShape, sample: int, wanted: np.ndarray
 ) -> None:
-    ordered = np.sort(taken, axis=-1)
-    bad = (taken < 0).any(axis=-1) | (taken >= shape.num_experts).any(axis=-1)
-    bad |= (ordered[..., 1:] == ordered[..., :-1]).any(axis=-1)
-    if not bad.any():
+    if not (any_outside(taken, shape.num_experts) or any_repeated(taken)):
         return
+    bad = ((taken < 0) | (taken >= shape.num_experts)).any(axis=-1) | repeats(taken)
     position, router = np.argwhere(bad)[0]
     row = int(wanted[position])
     raise RouteRowsError(

@@ -68,7 +68,8 @@ def encode(rows: np.ndarray, first_row: int, num_experts: int) -> np.ndarray:
             "(rows, num_layers, top_k) are encoded"
         )
     dtype = wire_dtype(num_experts)
-    _check_range(rows, num_experts)
+    if problem := outside(rows, num_experts):
+        raise WireError(problem)
     _, num_layers, top_k = rows.shape
     blob = np.empty(HEADER_BYTES + rows.size * dtype.itemsize, np.uint8)
     try:
@@ -82,12 +83,12 @@ def encode(rows: np.ndarray, first_row: int, num_experts: int) -> np.ndarray:
     return blob
 
 
-def _check_range(rows: np.ndarray, num_experts: int) -> None:
-    if any_outside(rows, num_experts):
-        row, layer, _ = np.argwhere((rows < 0) | (rows >= num_experts))[0]
-        raise WireError(
-            f"row {row}, layer {layer} names experts {rows[row, layer].tolist()} of {num_experts}"
-        )
+def outside(rows: np.ndarray, num_experts: int) -> str | None:
+    """The first row and layer with an id outside [0, num_experts), as a clause, or None."""
+    if not any_outside(rows, num_experts):
+        return None
+    row, layer, _ = np.argwhere((rows < 0) | (rows >= num_experts))[0]
+    return f"row {row}, layer {layer} names experts {rows[row, layer].tolist()} of {num_experts}"
 
 
 def any_outside(rows: np.ndarray, num_experts: int) -> bool:
