@@ -1,4 +1,4 @@
-"""Which calls of Miles's client are `/generate` requests, and where their server tells of itself."""
+"""Which calls of Miles's client are `/generate` requests, and where their server is asked."""
 
 import pytest
 
