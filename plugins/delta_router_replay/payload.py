@@ -72,6 +72,38 @@ def decode(
     return _shaped(np.frombuffer(content, dtype), num_layers, top_k)
 
 
+def decode_answer(
+    payload: Any,
+    num_layers: int,
+    top_k: int,
+    *,
+    first_row: int,
+    request_id: str | None,
+    wire_dtype: str = "int32",
+) -> np.ndarray:
+    """As `decode`; raises RouteRowsError, which names the request and where its rows begin."""
+    try:
+        return decode(payload, num_layers, top_k, wire_dtype=wire_dtype, first_row=first_row)
+    except (ValueError, KeyError) as error:
+        raise RouteRowsError(
+            f"the payload cannot be read: {error}",
+            request_id=request_id,
+            first_row=first_row,
+            end_row=first_row,
+        ) from error
+
+
+def wrong_count(found: int, wanted: int, first_row: int, request_id: str | None) -> RouteRowsError:
+    """The error for an answer of `found` rows to a request for `wanted` from `first_row` on."""
+    return RouteRowsError(
+        f"{found} rows came where {wanted} were asked for; the server ignored "
+        "routed_experts_start_len or lost rows",
+        request_id=request_id,
+        first_row=first_row,
+        end_row=first_row + found,
+    )
+
+
 def _of_blob(content: bytes, num_layers: int, top_k: int, first_row: int | None) -> np.ndarray:
     header, rows = wire.decode(content)
     if (header.num_layers, header.top_k) != (num_layers, top_k):

@@ -11,7 +11,7 @@ from miles_periodic.plugins.delta_router_replay.payload import (
     RouteRowsError,
     check,
     compact_dtype,
-    decode,
+    decode_answer,
 )
 
 
@@ -102,12 +102,14 @@ class RouteRows:
 
         if not 0 <= start <= self._num_rows:
             raise refuse(f"{self._num_rows} rows are held, so that a gap would be left", start)
-        try:
-            rows = decode(
-                payload, self.num_layers, self.top_k, wire_dtype=wire_dtype, first_row=start
-            )
-        except (ValueError, KeyError) as error:
-            raise refuse(f"the payload cannot be read: {error}", start) from error
+        rows = decode_answer(
+            payload,
+            self.num_layers,
+            self.top_k,
+            first_row=start,
+            request_id=request_id,
+            wire_dtype=wire_dtype,
+        )
         problem = check(rows, self.num_experts, max_constant_run=self.max_constant_run)
         if problem:
             raise refuse(problem, start + len(rows))

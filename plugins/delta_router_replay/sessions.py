@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from miles_periodic.hooks.values import RouteShape, SessionPrefix, SessionTurn
-from miles_periodic.plugins.delta_router_replay.payload import RouteRowsError, decode, num_rows
+from miles_periodic.plugins.delta_router_replay.payload import decode_answer, num_rows, wrong_count
 from miles_periodic.plugins.delta_router_replay.route_rows import RouteRows
 
 
@@ -45,13 +45,7 @@ def check_count(
     wanted = max(num_tokens - 1 - start, 0)
     found = num_rows(payload, shape.num_layers, shape.top_k) if isinstance(payload, str) else None
     if found not in (wanted, None):
-        raise RouteRowsError(
-            f"{found} rows came where {wanted} were asked for; the server ignored "
-            "routed_experts_start_len or lost rows",
-            request_id=request_id,
-            first_row=start,
-            end_row=start + found,
-        )
+        raise wrong_count(found, wanted, start, request_id)
 
 
 def joined(
@@ -79,20 +73,14 @@ def joined(
 
 
 def _append(rows: RouteRows, turn: SessionTurn, shape: RouteShape) -> None:
-    end = len(turn.tokens) - 1
-    try:
-        found = decode(turn.payload, shape.num_layers, shape.top_k, first_row=turn.start)
-    except ValueError as error:
-        raise RouteRowsError(
-            f"the payload cannot be read: {error}", **_where(turn, turn.start)
-        ) from error
-    if len(found) != max(end - turn.start, 0):
-        raise RouteRowsError(
-            f"{len(found)} rows came where {end - turn.start} belong",
-            **_where(turn, turn.start + len(found)),
-        )
+    found = decode_answer(
+        turn.payload,
+        shape.num_layers,
+        shape.top_k,
+        first_row=turn.start,
+        request_id=turn.request_id,
+    )
+    wanted = max(len(turn.tokens) - 1 - turn.start, 0)
+    if len(found) != wanted:
+        raise wrong_count(len(found), wanted, turn.start, turn.request_id)
     rows.append(turn.start, found, request_id=turn.request_id, weight_version=turn.weight_version)
-
-
-def _where(turn: SessionTurn, end_row: int) -> dict[str, Any]:
-    return {"request_id": turn.request_id, "first_row": turn.start, "end_row": end_row}

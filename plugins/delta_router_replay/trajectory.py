@@ -8,7 +8,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from miles_periodic.hooks.values import EarlierTurns, RouteAnswer, RouteShape
-from miles_periodic.plugins.delta_router_replay.payload import RouteRowsError, decode
+from miles_periodic.plugins.delta_router_replay.payload import (
+    RouteRowsError,
+    decode_answer,
+    wrong_count,
+)
 from miles_periodic.plugins.delta_router_replay.route_rows import RouteRows
 
 #: Most histories that are held at once; a request that goes on from an older one is refused.
@@ -122,29 +126,17 @@ def _checked_rows(answer: RouteAnswer, wanted: int, shape: RouteShape) -> np.nda
     if answer.payload is None:
         rows = np.empty((0, shape.num_layers, shape.top_k), np.uint8)
     else:
-        rows = _decoded(answer, shape)
+        rows = decode_answer(
+            answer.payload,
+            shape.num_layers,
+            shape.top_k,
+            first_row=answer.start,
+            request_id=answer.request_id,
+        )
     fewest = 0 if answer.is_aborted else max(wanted, 0)
     if not fewest <= len(rows) <= max(wanted, 0) + 1:
-        raise RouteRowsError(
-            f"{len(rows)} rows came where {max(wanted, 0)} were asked for; the server ignored "
-            "routed_experts_start_len or lost rows",
-            request_id=answer.request_id,
-            first_row=answer.start,
-            end_row=answer.start + len(rows),
-        )
+        raise wrong_count(len(rows), max(wanted, 0), answer.start, answer.request_id)
     return rows
-
-
-def _decoded(answer: RouteAnswer, shape: RouteShape) -> np.ndarray:
-    try:
-        return decode(answer.payload, shape.num_layers, shape.top_k, first_row=answer.start)
-    except (ValueError, KeyError) as error:
-        raise RouteRowsError(
-            f"the payload cannot be read: {error}",
-            request_id=answer.request_id,
-            first_row=answer.start,
-            end_row=answer.start,
-        ) from error
 
 
 def rows_as_sent(answer: RouteAnswer, shape: RouteShape) -> np.ndarray:

@@ -92,7 +92,7 @@ def test_from_a_turn_without_routes_on_nothing_is_answered():
 
 def test_a_turn_with_rows_too_few_is_refused_by_request_and_rows():
     short = SessionTurn([1, 2, 3], 0, turn([1, 2], 0).payload, "request-9")
-    with pytest.raises(RouteRowsError, match="request-9.*rows came where 2 belong"):
+    with pytest.raises(RouteRowsError, match="request-9.*rows came where 2 were asked for"):
         joined([short], SHAPE)
 
 
