@@ -1,19 +1,21 @@
 """The contract between features and upstreams; everything else imports it, it imports nobody.
 
-decisions     the answers of a probe: native, inject, off, unsupported, each with evidence
-errors        what a user is told: feature, tree, target, expected, found, remedy
-feature       what a feature states about itself
-nearest_name  the closest known name to a mistyped one
-selection     `--plugins` text to the features that are on
-settings      TOML, environment and command line to one frozen model per feature
-values        the plain values that hooks exchange
-rollout       hook specs that the rollout processes call
-sessions      hook specs that the session server calls, and who assembles its sessions
-routing       hook specs that decide which server and rank answers a request
-serving       hook specs that the rollout servers call
-training      hook specs that the trainer and its data path call
-launching     hook specs that the launcher and the driver call
-manager       entry points to features, features to a pluggy manager
+decisions        the answers of a probe: native, inject, off, unsupported, each with evidence
+errors           what a user is told: feature, tree, target, expected, found, remedy
+feature          what a feature states about itself
+nearest_name     the closest known name to a mistyped one
+selection        `--plugins` text to the features that are on
+settings         TOML, environment and command line to one frozen model per feature
+values           the plain values that hooks exchange
+common_prefix    how far two sequences of tokens agree
+weight_versions  the order of weight versions
+rollout          hook specs that the rollout processes call
+sessions         hook specs that the session server calls, and who assembles its sessions
+routing          hook specs that decide which server and rank answers a request
+serving          hook specs that the rollout servers call
+training         hook specs that the trainer and its data path call
+launching        hook specs that the launcher and the driver call
+manager          entry points to features, features to a pluggy manager
 """
 
 from miles_periodic.hooks.decisions import Decision, Evidence, Inject, Native, Off, Unsupported

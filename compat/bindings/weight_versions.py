@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from miles_periodic.hooks.weight_versions import is_older
+
 _newest: str | None = None
 
 
@@ -13,17 +15,15 @@ def newest() -> str | None:
 def saw(version: object) -> None:
     """Take note of a reported version.
 
-    Counts only go up: while an update runs, servers report two of them, and one that was restarted
-    reports a name. Where there are only names, the last one stands.
+    Counts only go up: while an update runs, servers report two of them. Where there are only
+    names, the last one stands.
     """
     global _newest
     if version is None:
         return
     text = str(version)
-    known = _newest
-    if known is not None and known.isdigit() and (not text.isdigit() or int(text) < int(known)):
-        return
-    _newest = text
+    if _newest is None or not is_older(text, _newest):
+        _newest = text
 
 
 def forget() -> None:

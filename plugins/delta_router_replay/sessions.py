@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from miles_periodic.hooks.common_prefix import common_prefix
 from miles_periodic.hooks.values import RouteShape, SessionPrefix, SessionTurn
 from miles_periodic.plugins.delta_router_replay.payload import decode_answer, num_rows, wrong_count
 from miles_periodic.plugins.delta_router_replay.route_rows import RouteRows
@@ -18,20 +19,7 @@ def next_row(prefix: SessionPrefix, tokens: Sequence[int]) -> int:
     A row depends on its token and on all before it: held rows count as far as the prompt repeats
     the tokens that they were routed for.
     """
-    limit = min(prefix.num_rows, len(prefix.tokens), len(tokens))
-    return num_equal(prefix.tokens, tokens, limit)
-
-
-def num_equal(one: Sequence[int], other: Sequence[int], limit: int) -> int:
-    """How many of the first `limit` tokens are equal up to the first that differs."""
-    # Lists are compared in C, and nearly always equal; a list and a tuple never are.
-    if _listed(one)[:limit] == _listed(other)[:limit]:
-        return limit
-    return next(index for index in range(limit) if one[index] != other[index])
-
-
-def _listed(tokens: Sequence[int]) -> list[int]:
-    return tokens if isinstance(tokens, list) else list(tokens)
+    return min(prefix.num_rows, common_prefix(prefix.tokens, tokens))
 
 
 def check_count(
@@ -65,7 +53,7 @@ def joined(
     for turn in turns:
         if turn.payload is None:
             break
-        rows.truncate(num_equal(held, turn.tokens, min(len(rows), len(held), len(turn.tokens))))
+        rows.truncate(min(len(rows), common_prefix(held, turn.tokens)))
         _append(rows, turn, shape)
         held = turn.tokens
         answers.append(rows.array())

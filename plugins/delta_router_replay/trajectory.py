@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from miles_periodic.hooks.common_prefix import common_prefix
 from miles_periodic.hooks.values import EarlierTurns, RouteAnswer, RouteShape
 from miles_periodic.plugins.delta_router_replay.payload import (
     RouteRowsError,
@@ -28,11 +29,7 @@ class _Branch:
 
     def shared(self, tokens: Sequence[int]) -> int:
         """How many of the rows are those of `tokens` too."""
-        num_rows = min(len(self.rows), len(tokens))
-        ours, theirs = self.tokens[:num_rows], list(tokens[:num_rows])
-        if ours == theirs:
-            return num_rows
-        return int(np.argmax(np.asarray(ours) != np.asarray(theirs)))
+        return min(len(self.rows), common_prefix(self.tokens, tokens))
 
 
 class Trajectory:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from itertools import takewhile
 from typing import Any
 
+from miles_periodic.hooks.common_prefix import common_prefix
+from miles_periodic.hooks.weight_versions import is_older
 from miles_periodic.plugins.kv_preservation.kv_record import Chain, KVRecord
 
 
@@ -109,21 +110,8 @@ class KVAccount:
             counts.stale_tokens += self.record.stale_tokens(chain, cached, start_version)
 
     def _saw(self, version: str | None) -> None:
-        known = self._newest
-        if version and not (known and known.isdigit() and _is_number_below(version, known)):
+        if version and not (self._newest and is_older(version, self._newest)):
             self._newest = version
-
-
-def _is_number_below(version: str, known: str) -> bool:
-    return not version.isdigit() or int(version) < int(known)
-
-
-def common_prefix(first: Sequence[int], second: Sequence[int]) -> int:
-    """How many tokens two sequences begin with alike."""
-    if first == second[: len(first)]:
-        return len(first)
-    pairs = zip(first, second, strict=False)
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 def _new_tokens(response: Mapping[str, Any]) -> list[int]:

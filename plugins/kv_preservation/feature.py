@@ -15,6 +15,7 @@ from miles_periodic.hooks.values import (
     SessionPrefix,
     proof_salt,
 )
+from miles_periodic.hooks.weight_versions import newer
 from miles_periodic.plugins.kv_preservation import sessions
 from miles_periodic.plugins.kv_preservation.accounting import Held, KVAccount
 from miles_periodic.plugins.kv_preservation.runs import (
@@ -121,7 +122,7 @@ class KVPreservation(Feature):
         tokens: Sequence[int],
         request: Mapping[str, Any],
     ) -> Mapping[str, Any] | None:
-        expected = sessions.newer(self._seen.newest, rollout.weight_version)
+        expected = newer(self._seen.newest, rollout.weight_version)
         rollout.memory.setdefault(_EXPECTED, expected)
         fields = self.generate_request_fields(rollout, tokens, sessions.with_one_key(request))
         if fields is None or request.get("cache_salt") is None:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from miles_periodic.hooks.weight_versions import is_older, newer
+
 
 def with_one_key(request: Mapping[str, Any]) -> dict[str, Any]:
     """A chat request whose `cache_salt` and `extra_key` are one `extra_key`.
@@ -22,31 +24,13 @@ def with_one_key(request: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class VersionsSeen:
-    """The newest weight version that any answer in this process was made with.
-
-    Versions are counted by Miles as whole numbers; a server that was restarted reports a name,
-    such as `default`, until it is updated.
-    """
+    """The newest weight version that any answer in this process was made with."""
 
     newest: str | None = None
 
     def note(self, version: str) -> None:
         """Take the version of an answer into account."""
         self.newest = newer(self.newest, version)
-
-
-def newer(one: str | None, other: str | None) -> str | None:
-    """The later of two weight versions, either of which may be unknown."""
-    if one is None or other is None:
-        return other if one is None else one
-    return other if is_older(one, other) else one
-
-
-def is_older(version: str, than: str) -> bool:
-    """Whether a weight version is an earlier one; a name comes before every number."""
-    if not than.isdigit():
-        return False
-    return not version.isdigit() or int(version) < int(than)
 
 
 def outdated(answered: str, expected: str | None) -> str | None:

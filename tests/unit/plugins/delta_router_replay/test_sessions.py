@@ -13,7 +13,6 @@ from miles_periodic.plugins.delta_router_replay.sessions import (
     check_count,
     joined,
     next_row,
-    num_equal,
 )
 
 SHAPE = RouteShape(num_layers=3, top_k=2, num_experts=8)
@@ -46,17 +45,6 @@ def test_a_turn_that_rewrites_its_history_asks_from_where_it_parts():
 
 def test_a_prompt_that_is_shorter_than_what_is_held_asks_for_its_last_row_at_most():
     assert next_row(SessionPrefix([1, 2, 3, 4], 3), [1, 2]) == 2
-
-
-tokens = st.lists(st.integers(0, 3), max_size=12)
-
-
-@given(tokens, tokens)
-def test_as_many_tokens_are_equal_as_come_before_the_first_that_differs(one, other):
-    limit = min(len(one), len(other))
-    found = num_equal(one, other, limit)
-    assert one[:found] == other[:found]
-    assert found == limit or one[found] != other[found]
 
 
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=6), st.lists(st.booleans(), min_size=6))

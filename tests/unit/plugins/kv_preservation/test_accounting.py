@@ -6,7 +6,6 @@ from miles_periodic.plugins.kv_preservation.accounting import (
     Counts,
     Held,
     KVAccount,
-    common_prefix,
 )
 from miles_periodic.plugins.kv_preservation.kv_record import KVRecord
 
@@ -132,10 +131,3 @@ def test_counts_are_handed_over_once(account):
     turn(account, Held(), PROMPT, cached=8)
     assert account.drain().requests == 1
     assert account.drain() == Counts()
-
-
-def test_a_common_prefix_ends_where_two_sequences_part():
-    assert common_prefix([1, 2, 3], [1, 2, 4]) == 2
-    assert common_prefix([1, 2], [1, 2, 4]) == 2
-    assert common_prefix([1, 2, 3], [1]) == 1
-    assert common_prefix([], [1]) == 0

@@ -4,7 +4,7 @@ import pytest
 
 from miles_periodic.hooks.values import RolloutState, RouteShape, SessionPrefix
 from miles_periodic.plugins.kv_preservation.feature import KVPreservation, salt_of
-from miles_periodic.plugins.kv_preservation.sessions import is_older, newer, with_one_key
+from miles_periodic.plugins.kv_preservation.sessions import with_one_key
 from miles_periodic.plugins.kv_preservation.settings import KVPreservationSettings
 
 SHAPE = RouteShape(3, 2, 8)
@@ -66,15 +66,3 @@ def test_before_the_first_update_every_server_reports_a_name_and_is_right(featur
     rollout = RolloutState("default")
     fields(feature, rollout)
     assert refusal(feature, rollout, "default") is None
-
-
-@pytest.mark.parametrize(
-    ("version", "than", "answer"),
-    [("2", "10", True), ("10", "2", False), ("default", "1", True), ("1", "default", False)],
-)
-def test_a_name_is_older_than_every_number(version, than, answer):
-    assert is_older(version, than) is answer
-
-
-def test_the_newer_of_two_versions_may_be_unknown():
-    assert (newer(None, "2"), newer("2", None), newer("2", "10")) == ("2", "2", "10")
