@@ -12,7 +12,7 @@ pytestmark = pytest.mark.real
 NUM_UPDATES = 5
 NUM_ROLLOUTS = 4
 #: Long enough that a request is still running when the next update comes.
-LONG_TURN_TOKENS = 64
+LONG_TURN_TOKENS = 160
 
 
 @pytest.fixture(scope="module", params=["0.5.16", "0.5.23"])
