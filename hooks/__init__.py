@@ -7,6 +7,7 @@ nearest_name     the closest known name to a mistyped one
 selection        `--plugins` text to the features that are on
 settings         TOML, environment and command line to one frozen model per feature
 values           the plain values that hooks exchange
+proofs           what the real servers must show, and the requests that ask for it
 common_prefix    how far two sequences of tokens agree
 weight_versions  the order of weight versions
 rollout          hook specs that the rollout processes call

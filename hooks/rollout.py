@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from miles_periodic.hooks.feature import hookspec
+from miles_periodic.hooks.proofs import ServerProof
 from miles_periodic.hooks.values import (
     Cancel,
     RolloutState,
     RolloutStep,
     RouteAnswer,
     RouteShape,
-    ServerProof,
 )
 
 

@@ -7,9 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-#: Every request of a proof has a KV salt that starts with this, so that no rollout shares its KV.
-PROOF_SALT = "miles-periodic:proof"
-
 #: Fields of a `/generate` request that carry images, audio or video.
 MEDIA_FIELDS = ("image_data", "audio_data", "video_data")
 
@@ -149,20 +146,6 @@ class RankShare:
 
 
 @dataclass(frozen=True, slots=True)
-class ServerProof:
-    """A few small requests that show what the real router and server do with a field.
-
-    name: what is proved, for messages.
-    requests: `/generate` bodies, sent one after the other through the run's own router.
-    check: gets their responses in order; raises PeriodicError where the proof fails.
-    """
-
-    name: str
-    requests: tuple[Mapping[str, Any], ...]
-    check: Callable[[Sequence[Mapping[str, Any]]], None]
-
-
-@dataclass(frozen=True, slots=True)
 class Refusal:
     """What a server refuses to start with beside some other argument.
 
@@ -200,11 +183,6 @@ class ServerGroup:
     refusals_beside: Callable[[str], Sequence[Refusal]] = lambda argument: ()
     prefill_returns_routes: bool = True
     stands_still: bool = True
-
-
-def proof_salt() -> str:
-    """A KV salt that no other request has had."""
-    return f"{PROOF_SALT}={uuid.uuid4().hex}"
 
 
 @dataclass(frozen=True, slots=True)

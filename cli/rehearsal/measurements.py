@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from miles_periodic.hooks.errors import PeriodicError
-from miles_periodic.hooks.values import PROOF_SALT
+from miles_periodic.hooks.proofs import PROOF_SALT
 
 Record = dict[str, Any]
 

@@ -13,7 +13,8 @@ from miles_periodic.compat.bindings.rollout_scope import current_rollout
 from miles_periodic.compat.bindings.routed_experts import token_ids, with_routes
 from miles_periodic.compat.boot import member
 from miles_periodic.hooks.errors import PeriodicError
-from miles_periodic.hooks.values import RolloutState, ServerProof
+from miles_periodic.hooks.proofs import ServerProof
+from miles_periodic.hooks.values import RolloutState
 
 _proofs: dict[tuple[int, str, str, str], asyncio.Task] = {}
 

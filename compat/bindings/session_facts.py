@@ -9,7 +9,7 @@ from typing import Any
 from miles_periodic.compat.bindings.features import each_answer, manager
 from miles_periodic.compat.bindings.session_turn import Turn, ends_the_run
 from miles_periodic.hooks.errors import PeriodicError
-from miles_periodic.hooks.values import ServerProof
+from miles_periodic.hooks.proofs import ServerProof
 
 #: url, body, and the method where it is not POST -> the parsed answer.
 Ask = Callable[..., Awaitable[Any]]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from miles_periodic.hooks.errors import PeriodicError
-from miles_periodic.hooks.values import proof_salt
+from miles_periodic.hooks.proofs import proof_request, proof_salt
 from miles_periodic.plugins.decode_radix_cache.conflicts import FLAG
 from miles_periodic.plugins.decode_radix_cache.settings import SLUG
 
@@ -34,27 +34,15 @@ def check_reuse(report: Mapping[str, Any], generate: Generate) -> None:
     page_size = int(report.get("page_size") or 1)
     prompt = _tokens(-(-MIN_PROMPT_TOKENS // page_size) * page_size)
     salt = proof_salt()
-    generated = generate(_request(prompt, page_size + 1, salt))["output_ids"]
+    generated = generate(proof_request(prompt, salt, page_size + 1))["output_ids"]
     second = [*prompt, *generated, *_tokens(3)]
-    cached = generate(_request(second, 1, salt))["meta_info"]["cached_tokens"]
+    cached = generate(proof_request(second, salt))["meta_info"]["cached_tokens"]
     if not len(prompt) < cached <= len(second):
         raise _not_in_force(
             "/generate, two turns of one conversation",
             f"more than {len(prompt)} and at most {len(second)} cached tokens in the second turn",
             f"{cached} cached tokens",
         )
-
-
-def _request(tokens: list[int], num_new_tokens: int, salt: str) -> dict[str, Any]:
-    return {
-        "input_ids": tokens,
-        "sampling_params": {
-            "max_new_tokens": num_new_tokens,
-            "temperature": 0.0,
-            "ignore_eos": True,
-        },
-        "extra_key": salt,
-    }
 
 
 def _tokens(count: int) -> list[int]:

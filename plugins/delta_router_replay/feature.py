@@ -9,16 +9,15 @@ from typing import Any
 import numpy as np
 
 from miles_periodic.hooks import Feature, PeriodicError, RolloutState, hookimpl
+from miles_periodic.hooks.proofs import ServerProof, proof_request, proof_salt
 from miles_periodic.hooks.values import (
     MEDIA_FIELDS,
     RankShare,
     RouteAnswer,
     RouteShape,
     ServerGroup,
-    ServerProof,
     SessionPrefix,
     SessionTurn,
-    proof_salt,
 )
 from miles_periodic.plugins.delta_router_replay import halves, sessions, wire
 from miles_periodic.plugins.delta_router_replay.pairs import refuse_half_routes
@@ -214,12 +213,7 @@ _PROOF_START = 5
 
 
 def _round_trip() -> ServerProof:
-    request = {
-        "input_ids": list(_PROOF_TOKENS),
-        "sampling_params": {"max_new_tokens": 1, "temperature": 0.0, "ignore_eos": True},
-        "return_routed_experts": True,
-        "extra_key": proof_salt(),
-    }
+    request = {**proof_request(_PROOF_TOKENS, proof_salt()), "return_routed_experts": True}
     delta = {**request, "routed_experts_start_len": _PROOF_START}
     return ServerProof("routes come back through the router", (request, delta), _check_round_trip)
 

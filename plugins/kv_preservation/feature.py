@@ -6,14 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from miles_periodic.hooks import Feature, PeriodicError, RolloutState, hookimpl
+from miles_periodic.hooks.proofs import ServerProof, proof_request, proof_salt
 from miles_periodic.hooks.values import (
     Cancel,
     RolloutStep,
     RouteShape,
     ServerGroup,
-    ServerProof,
     SessionPrefix,
-    proof_salt,
 )
 from miles_periodic.hooks.weight_versions import newer
 from miles_periodic.plugins.kv_preservation import sessions
@@ -180,11 +179,7 @@ _PROOF_TOKENS = tuple(range(11, 43))
 
 
 def _salts_separate() -> ServerProof:
-    request = {
-        "input_ids": list(_PROOF_TOKENS),
-        "sampling_params": {"max_new_tokens": 1, "temperature": 0.0, "ignore_eos": True},
-    }
-    requests = tuple({**request, "extra_key": proof_salt()} for _ in range(2))
+    requests = tuple(proof_request(_PROOF_TOKENS, proof_salt()) for _ in range(2))
     return ServerProof("salts separate the KV of equal prompts", requests, _check_salts)
 
 
