@@ -6,20 +6,16 @@ stages, tensor parallel 1 and 2 with sequence slices; Miles at git main also wit
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from miles_trees import TREES
 
 PROCESS = Path(__file__).parents[1] / "lines" / "fill_process.py"
 TIMEOUT_SECONDS = 600
-WHEEL = Path(importlib.util.find_spec("miles").submodule_search_locations[0]).parent
-CHECKOUT = os.environ.get("MILES_TREE")
-TREES = {"wheel": WHEEL} | ({"main": Path(CHECKOUT)} if CHECKOUT else {})
 
 
 @pytest.fixture(scope="module", params=TREES)

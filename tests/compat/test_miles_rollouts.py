@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from miles_trees import TREES
 
 LINES = Path(__file__).parents[1] / "lines"
 PROCESS = LINES / "rollout_process.py"
@@ -51,16 +51,6 @@ CASES = {
         "aborted with a gap": [[{"finish": "abort", "num_tokens": 4, "num_rows": 5}], [{}]],
     }.items()
 }
-
-
-def trees():
-    """Line to the folder that holds its package `miles`."""
-    wheel = Path(importlib.util.find_spec("miles").submodule_search_locations[0]).parent
-    checkout = os.environ.get("MILES_TREE")
-    return {"wheel": wheel} | ({"main": Path(checkout)} if checkout else {})
-
-
-TREES = trees()
 
 
 @pytest.fixture(scope="module", params=TREES)

@@ -6,7 +6,6 @@ The wheel is always there; Miles at git main runs where MILES_TREE names a check
 from __future__ import annotations
 
 import functools
-import importlib.util
 import json
 import os
 import subprocess
@@ -14,22 +13,16 @@ import sys
 from pathlib import Path
 
 import pytest
+from miles_trees import TREES
 
 PROCESS = Path(__file__).parents[1] / "lines" / "updater_process.py"
 TIMEOUT_SECONDS = 300
 UPDATERS = ("colocated", "fsdp")
 
 
-def trees():
-    """Line to the folder that holds its package `miles`."""
-    wheel = Path(importlib.util.find_spec("miles").submodule_search_locations[0]).parent
-    checkout = os.environ.get("MILES_TREE")
-    return {"wheel": wheel} | ({"main": Path(checkout)} if checkout else {})
-
-
 @functools.lru_cache
 def told(line, mode):
-    command = [sys.executable, str(PROCESS), str(trees()[line]), mode]
+    command = [sys.executable, str(PROCESS), str(TREES[line]), mode]
     environment = {**os.environ, "SGLANG_USE_CPU_ENGINE": "1"}
     done = subprocess.run(
         command, env=environment, capture_output=True, text=True, timeout=TIMEOUT_SECONDS
@@ -38,7 +31,7 @@ def told(line, mode):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.fixture(params=[(line, name) for line in trees() for name in UPDATERS], ids="-".join)
+@pytest.fixture(params=[(line, name) for line in TREES for name in UPDATERS], ids="-".join)
 def updater(request):
     line, name = request.param
     return lambda mode: told(line, mode)[name]

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from miles_trees import TREES
 
 from miles_periodic.compat.cpu import tiny_model
 from miles_periodic.compat.cpu.sglang_server import ServerSetup, SGLangServer
 
 PROCESS = Path(__file__).parents[1] / "lines" / "rollout_process.py"
 TIMEOUT_SECONDS = 600
-WHEEL = Path(importlib.util.find_spec("miles").submodule_search_locations[0]).parent
-CHECKOUT = os.environ.get("MILES_TREE")
-TREES = {"wheel": WHEEL} | ({"main": Path(CHECKOUT)} if CHECKOUT else {})
 
 pytestmark = pytest.mark.real
 
