@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import subprocess
 import sys
 import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from filelock import FileLock
@@ -108,15 +106,6 @@ def site(name: str, requirements: Sequence[str]) -> Path:
             subprocess.run(command, check=True, timeout=DOWNLOAD_TIMEOUT_SECONDS)
             Path(f"{folder}.part").rename(folder)
     return folder
-
-
-@pytest.fixture(scope="session")
-def weight_updates() -> ModuleType:
-    """The module `weight_updates.py`: a server's changing weights, and rollouts on it."""
-    spec = importlib.util.spec_from_file_location("weight_updates", TESTS / "weight_updates.py")
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 # Skips are counted, and in CI one is a failure.

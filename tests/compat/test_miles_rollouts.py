@@ -5,7 +5,6 @@ The wheel is always there; Miles at git main runs where MILES_TREE names a check
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import subprocess
 import sys
@@ -13,14 +12,10 @@ from pathlib import Path
 
 import pytest
 from miles_trees import TREES
+from small_server import routes
 
-LINES = Path(__file__).parents[1] / "lines"
-PROCESS = LINES / "rollout_process.py"
+PROCESS = Path(__file__).parents[1] / "lines" / "rollout_process.py"
 TIMEOUT_SECONDS = 600
-
-spec = importlib.util.spec_from_file_location("small_server", LINES / "small_server.py")
-small_server = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(small_server)
 
 CALL = '<tool_call>\n{"name": "look", "arguments": {}}\n</tool_call>'
 PATHS = ("single_turn", "older")
@@ -77,7 +72,7 @@ def off(tree):
 
 
 def rows(tokens, version=0):
-    return small_server.routes(tokens, version)[:-1].tolist()
+    return routes(tokens, version)[:-1].tolist()
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from weight_updates import Rollouts, prompt, serving
 
 from miles_periodic.compat.cpu.sglang_server import ServerRefusal
 from miles_periodic.compat.probes import kv_preservation
@@ -18,20 +19,15 @@ LONG_TURN_TOKENS = 48
 
 
 @pytest.fixture(scope="module")
-def weights(weight_updates, sglang_path, tmp_path_factory):
+def weights(sglang_path, tmp_path_factory):
     folder = tmp_path_factory.mktemp("weights")
-    with weight_updates.serving(sglang_path("0.5.16"), folder) as made:
+    with serving(sglang_path("0.5.16"), folder) as made:
         yield made
 
 
 @pytest.fixture
-def rollouts(weights, weight_updates):
-    return lambda **settings: weight_updates.Rollouts(weights, **settings)
-
-
-@pytest.fixture
-def prompt(weight_updates):
-    return weight_updates.prompt
+def rollouts(weights):
+    return lambda **settings: Rollouts(weights, **settings)
 
 
 @pytest.fixture
@@ -41,7 +37,7 @@ def pool():
 
 
 @pytest.mark.real
-def test_the_age_of_reused_kv_is_bounded_and_reported(weights, rollouts, prompt):
+def test_the_age_of_reused_kv_is_bounded_and_reported(weights, rollouts):
     """NeMo-RL#4018, prime-rl#1650: the prefix cache served KV that was up to 17 updates old."""
     old, bounded = rollouts(salt=False), rollouts(max_off_policy_steps=1)
     old.start(prompt(1)).turn()
@@ -57,7 +53,7 @@ def test_the_age_of_reused_kv_is_bounded_and_reported(weights, rollouts, prompt)
 
 
 @pytest.mark.real
-def test_the_pause_mode_decides_that_no_flush_is_sent(weights, rollouts, prompt, pool):
+def test_the_pause_mode_decides_that_no_flush_is_sent(weights, rollouts, pool):
     """miles#1497, sglang#33784: a flush that cannot succeed is sent 60 times, then the job dies."""
     rollout = rollouts().start(prompt(2))
     turn = rollout.in_flight(pool, LONG_TURN_TOKENS)
@@ -74,7 +70,7 @@ def test_the_pause_mode_decides_that_no_flush_is_sent(weights, rollouts, prompt,
 
 
 @pytest.mark.real
-def test_a_flush_is_taken_back_before_the_weights_change(weights, rollouts, prompt, pool):
+def test_a_flush_is_taken_back_before_the_weights_change(weights, rollouts, pool):
     """AReaL#140: "Cache flush failed after updating weights" kills the scheduler."""
     ours = rollouts()
     rollout = ours.start(prompt(3))
@@ -88,7 +84,7 @@ def test_a_flush_is_taken_back_before_the_weights_change(weights, rollouts, prom
 
 
 @pytest.mark.real
-def test_a_pause_counts_only_once_the_loops_are_quiet(weights, rollouts, prompt, pool):
+def test_a_pause_counts_only_once_the_loops_are_quiet(weights, rollouts, pool):
     """sglang#23668: loops ignored the pause, and weights changed under a forward pass."""
     turn = rollouts().start(prompt(4)).in_flight(pool, LONG_TURN_TOKENS)
     time.sleep(0.2)
@@ -101,7 +97,7 @@ def test_a_pause_counts_only_once_the_loops_are_quiet(weights, rollouts, prompt,
 
 
 @pytest.mark.real
-def test_a_pause_is_idempotent_in_every_state(weights, prompt):
+def test_a_pause_is_idempotent_in_every_state(weights):
     """sglang#20272: a pause with an empty batch crashes."""
     for _ in range(3):
         weights.pause()
@@ -120,7 +116,7 @@ def test_servers_on_which_an_update_reaches_one_tokenizer_worker_only_are_refuse
 
 
 @pytest.mark.real
-def test_what_a_recovered_server_answers_does_not_enter_training(weights, rollouts, prompt):
+def test_what_a_recovered_server_answers_does_not_enter_training(weights, rollouts):
     """miles#1807: a recovered server has base weights, tagged `default`; its samples were used."""
     ours = rollouts(max_off_policy_steps=5)
     running = ours.start(prompt(20))

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from weight_updates import serving
 
 from miles_periodic.compat.catalog import BINDINGS
 from miles_periodic.compat.cpu.environment import cpu_environment
@@ -29,9 +30,9 @@ LIMIT_SECONDS = 150
 
 
 @pytest.fixture(scope="module")
-def weights(weight_updates, sglang_path, tmp_path_factory):
+def weights(sglang_path, tmp_path_factory):
     folder = tmp_path_factory.mktemp("weights")
-    with weight_updates.serving(sglang_path("0.5.16"), folder) as made:
+    with serving(sglang_path("0.5.16"), folder) as made:
         yield made
 
 

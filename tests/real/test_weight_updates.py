@@ -4,6 +4,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from weight_updates import Rollouts, prompt, serving
 
 from miles_periodic.compat.cpu.sglang_server import ServerRefusal
 
@@ -16,21 +17,16 @@ LONG_TURN_TOKENS = 160
 
 
 @pytest.fixture(scope="module", params=["0.5.16", "0.5.23"])
-def weights(request, weight_updates, sglang_path, tmp_path_factory):
+def weights(request, sglang_path, tmp_path_factory):
     folder = tmp_path_factory.mktemp("weights")
-    with weight_updates.serving(sglang_path(request.param), folder) as made:
+    with serving(sglang_path(request.param), folder) as made:
         yield made
 
 
 @pytest.fixture
-def rollouts(weights, weight_updates):
+def rollouts(weights):
     """`rollouts(salt=…)`: rollouts on the server under a feature with these settings."""
-    return lambda **settings: weight_updates.Rollouts(weights, **settings)
-
-
-@pytest.fixture
-def prompt(weight_updates):
-    return weight_updates.prompt
+    return lambda **settings: Rollouts(weights, **settings)
 
 
 @pytest.fixture
@@ -50,7 +46,7 @@ def update_under(running, weights, pool):
 
 
 def test_over_n_updates_running_rollouts_prefill_nothing_again_and_new_ones_see_nothing_stale(
-    weights, rollouts, prompt, pool
+    weights, rollouts, pool
 ):
     ours = rollouts()
     running = [ours.start(prompt(1)) for _ in range(NUM_ROLLOUTS)]
@@ -67,9 +63,7 @@ def test_over_n_updates_running_rollouts_prefill_nothing_again_and_new_ones_see_
     assert counts["reused_tokens"] > NUM_UPDATES * NUM_ROLLOUTS * len(prompt(1))
 
 
-def test_without_salts_new_rollouts_are_served_tokens_of_older_weights(
-    weights, rollouts, prompt, pool
-):
+def test_without_salts_new_rollouts_are_served_tokens_of_older_weights(weights, rollouts, pool):
     ours = rollouts(salt=False)
     running = [ours.start(prompt(2)) for _ in range(NUM_ROLLOUTS)]
     for _ in range(NUM_UPDATES):
@@ -82,7 +76,7 @@ def test_without_salts_new_rollouts_are_served_tokens_of_older_weights(
 
 
 def test_with_a_flush_every_update_makes_running_rollouts_prefill_all_they_held_again(
-    weights, rollouts, prompt
+    weights, rollouts
 ):
     ours = rollouts()
     running = [ours.start(prompt(3)) for _ in range(2)]
@@ -98,7 +92,7 @@ def test_with_a_flush_every_update_makes_running_rollouts_prefill_all_they_held_
     assert counts["stale_tokens"] == 0
 
 
-def test_a_salted_rollout_after_an_update_equals_one_on_a_clean_server(weights, rollouts, prompt):
+def test_a_salted_rollout_after_an_update_equals_one_on_a_clean_server(weights, rollouts):
     ours = rollouts()
     ours.start(prompt(4)).turn()
     weights.update_in_place()
@@ -109,7 +103,7 @@ def test_a_salted_rollout_after_an_update_equals_one_on_a_clean_server(weights, 
     assert salted["meta_info"]["cached_tokens"] == 0
 
 
-def test_nothing_is_generated_between_a_pause_and_its_continuation(weights, rollouts, prompt, pool):
+def test_nothing_is_generated_between_a_pause_and_its_continuation(weights, rollouts, pool):
     ours = rollouts()
     turn = ours.start(prompt(5)).in_flight(pool, 64)
     time.sleep(0.3)
@@ -121,7 +115,7 @@ def test_nothing_is_generated_between_a_pause_and_its_continuation(weights, roll
     assert turn.result(60)["meta_info"]["completion_tokens"] == 64
 
 
-def test_a_pause_is_idempotent_with_an_empty_batch_and_twice_in_a_row(weights, prompt):
+def test_a_pause_is_idempotent_with_an_empty_batch_and_twice_in_a_row(weights):
     for _ in range(2):
         weights.pause()
     for _ in range(2):
@@ -129,9 +123,7 @@ def test_a_pause_is_idempotent_with_an_empty_batch_and_twice_in_a_row(weights, p
     assert weights.server.generate(prompt(6))["meta_info"]["completion_tokens"] == 4
 
 
-def test_a_flush_under_running_requests_is_refused_and_costs_nothing(
-    weights, rollouts, prompt, pool
-):
+def test_a_flush_under_running_requests_is_refused_and_costs_nothing(weights, rollouts, pool):
     ours = rollouts()
     rollout = ours.start(prompt(7))
     turn = rollout.in_flight(pool, LONG_TURN_TOKENS)
