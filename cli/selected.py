@@ -9,7 +9,8 @@ from pathlib import Path
 
 from miles_periodic.cli import messages
 from miles_periodic.cli.options import Selection
-from miles_periodic.compat.catalog import BINDINGS
+from miles_periodic.compat.binding import Binding
+from miles_periodic.compat.catalog import bindings_named
 from miles_periodic.compat.manifest import FeatureReference
 from miles_periodic.compat.plan import Plan, make_plan, trees_from
 from miles_periodic.compat.tree import Tree
@@ -60,11 +61,7 @@ class Selected:
     def references(self, without: Sequence[str] = ()) -> tuple[FeatureReference, ...]:
         """The features as the manifest carries them."""
         return tuple(
-            FeatureReference(
-                feature.slug,
-                f"{feature.__module__}:{feature.__qualname__}",
-                self.settings[feature.slug].model_dump(mode="json"),
-            )
+            FeatureReference.of(feature, self.settings[feature.slug])
             for feature in self.features
             if feature.slug not in without
         )
@@ -144,7 +141,7 @@ def plan_for(
     )
 
 
-def bindings_of(plan: Plan, without: Sequence[str] = ()) -> tuple:
+def bindings_of(plan: Plan, without: Sequence[str] = ()) -> tuple[Binding, ...]:
     """Every binding that the plan injects, each once, in the catalog's order."""
     names = {
         name
@@ -152,4 +149,4 @@ def bindings_of(plan: Plan, without: Sequence[str] = ()) -> tuple:
         if row.feature not in without and isinstance(row.decision, Inject)
         for name in row.decision.bindings
     }
-    return tuple(binding for name, binding in BINDINGS.items() if name in names)
+    return bindings_named(names)

@@ -8,9 +8,12 @@ import json
 import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from miles_periodic.compat.binding import Binding
+
+if TYPE_CHECKING:  # They bring pydantic, which not every process of a run has to import.
+    from miles_periodic.hooks.feature import Feature, FeatureSettings
 
 #: The gate: unset, the .pth line does nothing; set, it holds the encoded manifest.
 GATE = "MILES_PERIODIC"
@@ -29,6 +32,12 @@ class FeatureReference:
     slug: str
     path: str
     settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, feature: type[Feature], settings: FeatureSettings) -> FeatureReference:
+        """The reference to a feature's class, with its settings."""
+        where = f"{feature.__module__}:{feature.__qualname__}"
+        return cls(feature.slug, where, settings.model_dump(mode="json"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,7 @@ __all__ = [
     "SESSION_BINDINGS",
     "SETTING_BINDINGS",
     "binding_names",
-    "bindings_for",
+    "bindings_named",
     "every_name",
     "names_for_hooks",
     "names_for_sessions",
@@ -67,9 +67,10 @@ def binding_names(slug: str, upstream: str, tree: Tree) -> tuple[str, ...]:
     return _chosen((*needs, *(ALWAYS.get(upstream, ()) if needs else ())), tree)
 
 
-def bindings_for(slug: str, upstream: str, tree: Tree) -> tuple[Binding, ...]:
-    """The bindings that a feature needs on a tree of an upstream; empty where it needs none."""
-    return tuple(BINDINGS[name] for name in binding_names(slug, upstream, tree))
+def bindings_named(names: Iterable[str]) -> tuple[Binding, ...]:
+    """The bindings of those names, each once, in the order in which they are applied."""
+    wanted = set(names)
+    return tuple(binding for name, binding in BINDINGS.items() if name in wanted)
 
 
 def names_for_settings(

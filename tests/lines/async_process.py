@@ -21,7 +21,7 @@ TREE = sys.argv[1]
 sys.path.insert(0, TREE)
 
 from miles_periodic.compat import boot  # noqa: E402
-from miles_periodic.compat.catalog import BINDINGS  # noqa: E402
+from miles_periodic.compat.catalog import bindings_named  # noqa: E402
 from miles_periodic.compat.manifest import FeatureReference, RunManifest  # noqa: E402
 from miles_periodic.compat.plan import make_plan  # noqa: E402
 from miles_periodic.compat.tree import Tree  # noqa: E402
@@ -58,9 +58,8 @@ def put_in() -> None:
     trees = {"miles": Tree.at("miles", TREE)}
     plan = make_plan(features(), [SLUG], trees, environment={}, settings={SLUG: SETTINGS})
     (decision,) = [row.decision for row in plan.rows_of(SLUG) if row.upstream == "miles"]
-    bindings = tuple(BINDINGS[name] for name in decision.bindings)
-    path = f"{KVPreservation.__module__}:{KVPreservation.__qualname__}"
-    reference = FeatureReference(SLUG, path, SETTINGS.model_dump())
+    bindings = bindings_named(decision.bindings)
+    reference = FeatureReference.of(KVPreservation, SETTINGS)
     manifest = RunManifest("run", "", "", (reference,), bindings)
     boot._member = Member(manifest)
     boot._register_bindings(manifest)

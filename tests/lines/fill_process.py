@@ -23,7 +23,7 @@ import torch  # noqa: E402
 
 from miles_periodic.compat import boot  # noqa: E402
 from miles_periodic.compat.apply import apply_binding  # noqa: E402
-from miles_periodic.compat.catalog import bindings_for  # noqa: E402
+from miles_periodic.compat.catalog import binding_names, bindings_named  # noqa: E402
 from miles_periodic.compat.cpu.pinned_memory import allocate_pageable  # noqa: E402
 from miles_periodic.compat.manifest import FeatureReference, RunManifest  # noqa: E402
 from miles_periodic.compat.tree import Tree  # noqa: E402
@@ -126,7 +126,7 @@ class Line:
         self.manager.enabled = True
         (self.binding,) = (
             b
-            for b in bindings_for(SLUG, "miles", Tree.at("miles", TREE))
+            for b in bindings_named(binding_names(SLUG, "miles", Tree.at("miles", TREE)))
             if b.name.endswith("replay-fill")
         )
         self.module = importlib.import_module(self.binding.module)

@@ -25,7 +25,7 @@ sys.path.insert(1, str(Path(__file__).parent))
 import small_server  # noqa: E402
 
 from miles_periodic.compat import boot  # noqa: E402
-from miles_periodic.compat.catalog import bindings_for  # noqa: E402
+from miles_periodic.compat.catalog import binding_names, bindings_named  # noqa: E402
 from miles_periodic.compat.manifest import FeatureReference, RunManifest  # noqa: E402
 from miles_periodic.compat.tree import Tree  # noqa: E402
 from miles_periodic.hooks.errors import PeriodicError  # noqa: E402
@@ -53,7 +53,7 @@ class Member:
 
 def put_in():
     features = [FeatureReference(SLUG, FEATURE, {"prove_round_trip": False})]
-    bindings = bindings_for(SLUG, "miles", Tree.at("miles", TREE))
+    bindings = bindings_named(binding_names(SLUG, "miles", Tree.at("miles", TREE)))
     manifest = RunManifest("run", "", "", tuple(features), bindings)
     boot._member = Member(manifest)
     boot._register_bindings(manifest)

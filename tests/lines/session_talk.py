@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from miles_periodic.compat.catalog import BINDINGS
+from miles_periodic.compat.catalog import bindings_named
 from miles_periodic.compat.cpu import tiny_model
 from miles_periodic.compat.cpu.environment import LOOPBACK, cpu_environment
 from miles_periodic.compat.cpu.sglang_server import ServerRefusal
@@ -45,16 +45,12 @@ def bindings_on(tree: Tree, slugs: Sequence[str]) -> tuple:
     plan = make_plan(features(), slugs, {"miles": tree}, environment={})
     rows = [row.decision for row in plan.rows if row.upstream == "miles"]
     names = {n for row in rows if isinstance(row, Inject) for n in row.bindings}
-    return tuple(b for b in BINDINGS.values() if b.name in names and b.name.startswith("session/"))
+    return bindings_named(name for name in names if name.startswith("session/"))
 
 
 def references(slugs: Sequence[str]) -> tuple[FeatureReference, ...]:
     """The features as a manifest has them, at their default settings."""
-    return tuple(
-        FeatureReference(f.slug, f"{f.__module__}:{f.__qualname__}")
-        for f in features()
-        if f.slug in slugs
-    )
+    return tuple(FeatureReference.of(f, f.settings_model()) for f in features() if f.slug in slugs)
 
 
 @dataclass(frozen=True)

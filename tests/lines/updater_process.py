@@ -23,7 +23,7 @@ import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 
 from miles_periodic.compat import boot  # noqa: E402
-from miles_periodic.compat.catalog import BINDINGS, names_for_settings  # noqa: E402
+from miles_periodic.compat.catalog import bindings_named, names_for_settings  # noqa: E402
 from miles_periodic.compat.manifest import RunManifest  # noqa: E402
 from miles_periodic.compat.tree import Tree  # noqa: E402
 
@@ -66,7 +66,7 @@ def hollow_out() -> None:
 def put_in() -> None:
     """The bindings of the setting, as a run on this tree gets them."""
     names = names_for_settings(SLUG, "miles", [SETTING], Tree.at("miles", TREE))
-    manifest = RunManifest("run", "", "", (), tuple(BINDINGS[name] for name in names))
+    manifest = RunManifest("run", "", "", (), bindings_named(names))
     boot._member = Member(manifest)
     boot._register_bindings(manifest)
 

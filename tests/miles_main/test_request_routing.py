@@ -7,7 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from miles_periodic.compat.catalog import BINDINGS
+from miles_periodic.compat.catalog import bindings_named
 from miles_periodic.compat.cpu.miles_router import MilesRouterProcess, RouterSetup
 from miles_periodic.compat.manifest import FeatureReference
 from miles_periodic.compat.plan import make_plan
@@ -77,7 +77,7 @@ def cached_tokens(router, tokens, key):
 
 
 def test_every_turn_of_eight_rollouts_finds_its_prefix(miles_tree, servers, tmp_path):
-    bindings = [BINDINGS[name] for name in ROUTER_BINDINGS]
+    bindings = bindings_named(ROUTER_BINDINGS)
     setup = RouterSetup([s.url for s in servers], bindings, (FEATURE,), (miles_tree,))
     with MilesRouterProcess(setup, tmp_path / "log") as router:
         for turn in range(1, 5):

@@ -63,7 +63,7 @@ def cpu_run(tmp_path, monkeypatch):
     from miles_periodic.cli.rehearsal.one_run import run_once
     from miles_periodic.cli.rehearsal.workspace import workspace
     from miles_periodic.cli.selected import Selected
-    from miles_periodic.compat.catalog import BINDINGS
+    from miles_periodic.compat.catalog import bindings_named
     from miles_periodic.compat.cpu import game, tiny_model
     from miles_periodic.compat.cpu.flags import CpuRun, prompts_file
     from miles_periodic.compat.plan import make_plan
@@ -89,7 +89,7 @@ def cpu_run(tmp_path, monkeypatch):
             return run_once(
                 "on",
                 Selected(on, chosen, ()),
-                [binding for binding in BINDINGS.values() if binding.name in names],
+                bindings_named(names),
                 model=space.folder / "model",
                 folder=space.folder / "on",
                 ray=space.ray,

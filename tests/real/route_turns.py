@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from miles_periodic.compat.catalog import BINDINGS
+from miles_periodic.compat.catalog import bindings_named
 from miles_periodic.compat.cpu import tiny_model
 from miles_periodic.compat.cpu.sglang_server import STAND_INS, ServerSetup, SGLangServer
 from miles_periodic.compat.manifest import FeatureReference
@@ -37,12 +37,11 @@ def replaying(
     assert isinstance(decision, Native | Inject), decision
     names = decision.bindings if isinstance(decision, Inject) else ()
     feature = next(f for f in features() if f.slug == SLUG)
-    where = f"{feature.__module__}:{feature.__qualname__}"
     return ServerSetup(
         model,
         path,
-        tuple(binding for binding in BINDINGS.values() if binding.name in names),
-        (FeatureReference(SLUG, where, dict(settings)),),
+        bindings_named(names),
+        (FeatureReference.of(feature, chosen[SLUG]),),
         flags=tuple(flags),
         environment=environment or {},
         stand_ins=stand_ins,

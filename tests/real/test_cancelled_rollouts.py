@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from weight_updates import serving
 
-from miles_periodic.compat.catalog import BINDINGS
+from miles_periodic.compat.catalog import bindings_named
 from miles_periodic.compat.cpu.environment import cpu_environment
 from miles_periodic.compat.cpu.sglang_server import free_port
 from miles_periodic.compat.manifest import FeatureReference, RunManifest
@@ -52,16 +52,15 @@ def run_in_a_run(weights, router_port):
     trees = {"miles": Tree.installed("miles")}
     plan = make_plan(features(), [slug], trees, environment={}, settings={slug: SETTINGS})
     (decision,) = [row.decision for row in plan.rows_of(slug) if row.upstream == "miles"]
-    bindings = [BINDINGS[name] for name in decision.bindings]
-    path = f"{KVPreservation.__module__}:{KVPreservation.__qualname__}"
-    reference = FeatureReference(slug, path, SETTINGS.model_dump())
+    bindings = bindings_named(decision.bindings)
+    reference = FeatureReference.of(KVPreservation, SETTINGS)
     with RollCallServer(bindings, run_id=f"cancelled-{os.getpid()}") as roll_call:
         manifest = RunManifest(
             roll_call.run_id,
             roll_call.address,
             roll_call.token,
             (reference,),
-            tuple(bindings),
+            bindings,
             stand_ins="miles_periodic.compat.cpu.catalog:STAND_INS",
         )
         models = [str(model) for model in weights.models]

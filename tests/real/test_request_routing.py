@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from miles_periodic.compat.catalog import BINDINGS
+from miles_periodic.compat.catalog import bindings_named
 from miles_periodic.compat.cpu import tiny_model
 from miles_periodic.compat.cpu.miles_router import MilesRouterProcess, RouterSetup
 from miles_periodic.compat.cpu.sglang_server import ServerSetup, SGLangServer
@@ -56,7 +56,7 @@ def router_before(servers, log, with_feature=True):
     path = "miles_periodic.plugins.request_routing.feature:RequestRouting"
     on = (FeatureReference("request-routing", path, SETTINGS),) if with_feature else ()
     names = ("routing/request", "routing/server") if with_feature else ()
-    bindings = [BINDINGS[name] for name in names]
+    bindings = bindings_named(names)
     return MilesRouterProcess(RouterSetup([s.url for s in servers], bindings, on), log)
 
 

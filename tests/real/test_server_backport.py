@@ -5,7 +5,7 @@ import base64
 import numpy as np
 import pytest
 
-from miles_periodic.compat.catalog import bindings_for
+from miles_periodic.compat.catalog import binding_names, bindings_named
 from miles_periodic.compat.cpu import tiny_model
 from miles_periodic.compat.cpu.sglang_server import ServerSetup, SGLangServer
 from miles_periodic.compat.tree import Tree
@@ -24,9 +24,10 @@ def serve(sglang_path, tmp_path):
     def start(with_bindings):
         path = sglang_path(VERSION)
         tree = Tree.at("sglang", path[-1])
-        bindings = bindings_for("delta-router-replay", "sglang", tree) if with_bindings else ()
+        names = binding_names("delta-router-replay", "sglang", tree) if with_bindings else ()
         flags = ("--disable-overlap-schedule",)
-        return SGLangServer(ServerSetup(model, path, bindings, flags=flags), tmp_path / "log")
+        setup = ServerSetup(model, path, bindings_named(names), flags=flags)
+        return SGLangServer(setup, tmp_path / "log")
 
     return start
 
