@@ -11,14 +11,14 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-import threading
 import time
 from argparse import Namespace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import ModuleType
 
 TREE = sys.argv[1]
 sys.path.insert(0, TREE)
+
+from json_server import JsonServer  # noqa: E402
 
 from miles_periodic.compat import boot  # noqa: E402
 from miles_periodic.compat.catalog import bindings_named  # noqa: E402
@@ -65,41 +65,24 @@ def put_in() -> None:
     boot._register_bindings(manifest)
 
 
-class Server:
+class Server(JsonServer):
     """One server and router in one, with a weight version and requests that hang until aborted."""
+
+    protocol_version = "HTTP/1.1"
 
     def __init__(self) -> None:
         self.version, self.num_answered, self.aborted, self.salts = 1, 0, set(), set()
-        server = self
+        super().__init__()
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
+    def get(self, path: str) -> dict:
+        workers = {"urls": [self.url], "workers": [{"url": self.url}]}
+        return {**workers, "weight_version": str(self.version)}
 
-            def do_GET(self):
-                url = f"http://127.0.0.1:{server.http.server_port}"
-                workers = {"urls": [url], "workers": [{"url": url}]}
-                self.answer({**workers, "weight_version": str(server.version)})
-
-            def do_POST(self):
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                if self.path == "/abort_request":
-                    server.aborted.add(body["rid"])
-                    self.answer({})
-                else:
-                    self.answer(server.generate(body))
-
-            def answer(self, value):
-                text = json.dumps(value).encode()
-                self.send_response(200)
-                self.send_header("Content-Length", str(len(text)))
-                self.end_headers()
-                self.wfile.write(text)
-
-            def log_message(self, *args):
-                pass
-
-        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self.http.serve_forever, daemon=True).start()
+    def post(self, path: str, body: dict) -> dict:
+        if path == "/abort_request":
+            self.aborted.add(body["rid"])
+            return {}
+        return self.generate(body)
 
     def generate(self, request: dict) -> dict:
         self.salts.add(request["extra_key"])
@@ -206,7 +189,7 @@ async def steps(server: Server) -> dict:
 
     inference_rollout_common.load_tokenizer = lambda *names, **options: Tokenizer()
     inference_rollout_common.load_processor = lambda *names, **options: None
-    args = arguments(server.http.server_port)
+    args = arguments(server.port)
     source = Source(Sample, args.n_samples_per_prompt)
     rollout = FullyAsyncRolloutFn(RolloutFnConstructorInput(args=args, data_source=source))
 

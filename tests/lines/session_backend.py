@@ -7,10 +7,10 @@ under newer weights differ from those that sampled it.
 from __future__ import annotations
 
 import base64
-import json
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+import numpy as np
+from json_server import JsonServer
 
 from miles_periodic.compat.cpu import tiny_model
 from miles_periodic.plugins.delta_router_replay import wire
@@ -22,15 +22,13 @@ REPLY = "So it is."
 
 def routes(tokens, version):
     """int32 (len(tokens), LAYERS, TOP_K): one row per token that was forwarded."""
-    import numpy as np
-
     sums = np.cumsum(np.asarray(tokens, np.int64) + 31 * version)[:, None]
     first = (sums + np.arange(LAYERS)) % EXPERTS
     second = (first + 1 + sums % (EXPERTS - 1)) % EXPERTS
     return np.stack([first, second], axis=-1).astype(np.int32)
 
 
-class SessionBackend:
+class SessionBackend(JsonServer):
     """Answers chat and `/generate` requests; what it does next is set between them.
 
     version: of the weights, as answers and `/model_info` report it; numbers make routes differ.
@@ -42,35 +40,13 @@ class SessionBackend:
         self.reply = tokenizer.encode(REPLY, add_special_tokens=False)
         self.version, self.asked = "0", []
         self.compact = self.aborts = self.ignores_start = False
-        backend = self
+        super().__init__()
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self):
-                self._answer({"weight_version": backend.version})
+    def get(self, path: str) -> Any:
+        return {"weight_version": self.version}
 
-            def do_POST(self):
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                chats = self.path.endswith("/chat/completions")
-                self._answer(backend.chat(body) if chats else backend.generate(body))
-
-            def _answer(self, content: dict[str, Any]):
-                answer = json.dumps(content).encode()
-                self.send_response(200)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(answer)))
-                self.end_headers()
-                self.wfile.write(answer)
-
-            def log_message(self, *args):
-                pass
-
-        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.http.server_port}"
-        threading.Thread(target=self.http.serve_forever, daemon=True).start()
-
-    def close(self) -> None:
-        self.http.shutdown()
-        self.http.server_close()
+    def post(self, path: str, body: Any) -> Any:
+        return self.chat(body) if path.endswith("/chat/completions") else self.generate(body)
 
     def generate(self, request: dict[str, Any]) -> dict[str, Any]:
         """What the proofs ask for."""

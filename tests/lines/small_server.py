@@ -7,11 +7,9 @@ that rows of a prompt that is computed again under newer weights differ from tho
 from __future__ import annotations
 
 import base64
-import json
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
+from json_server import JsonServer
 
 NUM_LAYERS, TOP_K, NUM_EXPERTS = 2, 2, 8
 
@@ -24,7 +22,7 @@ def routes(tokens, version=0):
     return np.stack([first, second], axis=-1).astype(np.int32)
 
 
-class SmallServer:
+class SmallServer(JsonServer):
     """Answers each request by the next of `plan`, which says how many tokens, and how it ends.
 
     An entry: num_tokens, text, finish ("stop", "length" or "abort"), version, extra_row to send
@@ -34,24 +32,10 @@ class SmallServer:
     def __init__(self, plan):
         self.plan = list(plan)
         self.requests = []
-        server = self
+        super().__init__()
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self):
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                answer = json.dumps(server.answer(body)).encode()
-                self.send_response(200)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(answer)))
-                self.end_headers()
-                self.wfile.write(answer)
-
-            def log_message(self, *args):
-                pass
-
-        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.port = self.http.server_port
-        threading.Thread(target=self.http.serve_forever, daemon=True).start()
+    def post(self, path, body):
+        return self.answer(body)
 
     def answer(self, request):
         turn = {"num_tokens": 2, "finish": "stop", "version": 0, **self.plan.pop(0)}

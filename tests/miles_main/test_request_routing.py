@@ -1,11 +1,10 @@
 """The router of Miles main under our bindings, before two servers that keep whole prompts."""
 
 import json
-import threading
 import urllib.request
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from json_server import JsonServer
 
 from miles_periodic.compat.catalog import bindings_named
 from miles_periodic.compat.cpu.miles_router import MilesRouterProcess, RouterSetup
@@ -22,39 +21,18 @@ ROUTER_BINDINGS = ("routing/request", "routing/server")
 LOAD = {"loads": [{"num_running_reqs": 0, "num_waiting_reqs": 0, "token_usage": 0.0}]}
 
 
-class Server:
+class Server(JsonServer):
     """Answers `/generate` with how much of the prompt it has seen before."""
 
-    def __enter__(self):
-        owner, self.prompts = self, []
+    def __init__(self):
+        self.prompts = []
+        super().__init__()
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self):
-                self._send(LOAD if self.path.startswith("/v1/loads") else {"weight_version": "1"})
+    def get(self, path):
+        return LOAD if path.startswith("/v1/loads") else {"weight_version": "1"}
 
-            def do_POST(self):
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                self._send({"meta_info": owner.counts(body["input_ids"])})
-
-            def _send(self, answer):
-                body = json.dumps(answer).encode()
-                self.send_response(200)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *words):
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-        return self
-
-    def __exit__(self, *exception):
-        self.server.shutdown()
-        self.server.server_close()
+    def post(self, path, body):
+        return {"meta_info": self.counts(body["input_ids"])}
 
     def counts(self, prompt):
         cached = max((len(p) for p in self.prompts if prompt[: len(p)] == p), default=0)

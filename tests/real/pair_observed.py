@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import runpy
 import threading
 import time
 import urllib.request
@@ -15,6 +14,7 @@ from typing import Any
 
 import httpx
 import numpy as np
+from pair_router import Router
 
 from miles_periodic.compat.bindings import rollout_pairs
 from miles_periodic.compat.bindings.running_server import RunningServer, bootstrap_fields
@@ -27,8 +27,6 @@ from miles_periodic.hooks.manager import build_manager
 from miles_periodic.hooks.values import ServerGroup
 from miles_periodic.plugins.decode_radix_cache.proof import check_reuse
 from miles_periodic.plugins.delta_router_replay.feature import DeltaRouterReplay
-
-Router = runpy.run_path(str(Path(__file__).with_name("pair_router.py")))["Router"]
 
 NUM_TURNS = 6
 GUARD = BINDINGS["server/refuse-unpaired"]

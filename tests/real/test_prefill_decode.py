@@ -1,10 +1,9 @@
 """A real prefill and a real decode server: what crosses, whose routes are whose, what survives."""
 
 import base64
-import runpy
-from pathlib import Path
 
 import numpy as np
+import pair_observed
 import pytest
 
 from miles_periodic.compat.cpu import tiny_model
@@ -13,7 +12,6 @@ from miles_periodic.plugins.delta_router_replay import RouteRows, RouteRowsError
 
 pytestmark = pytest.mark.real
 
-observed = runpy.run_path(str(Path(__file__).with_name("pair_observed.py")))
 NUM_ADDED = 10
 MODEL = tiny_model.TinyModel()
 SHAPE = (MODEL.num_hidden_layers, MODEL.num_experts_per_tok)
@@ -25,7 +23,7 @@ def observing(version, **options):
     @pytest.fixture(scope="module")
     def pair(sglang_path, tmp_path_factory):
         folder = tmp_path_factory.mktemp("pair")
-        return observed["observe"](folder, sglang_path(version), **options)
+        return pair_observed.observe(folder, sglang_path(version), **options)
 
     return pair
 
@@ -128,9 +126,9 @@ def test_a_request_that_names_no_prefill_server_is_refused_and_the_server_lives(
 def test_a_paused_pair_stands_still_and_its_running_request_survives_new_weights(newest):
     update = newest.update
     assert len(set(update.generated_while_paused)) == 1
-    assert 0 < update.generated_while_paused[0] < observed["NUM_RUNNING"]
+    assert 0 < update.generated_while_paused[0] < pair_observed.NUM_RUNNING
     assert [answer["success"] for answer in update.answers] == [True, True]
-    assert update.num_generated == observed["NUM_RUNNING"]
+    assert update.num_generated == pair_observed.NUM_RUNNING
 
 
 def test_a_rollout_under_a_new_salt_reuses_nothing_of_the_old_weights(newest):

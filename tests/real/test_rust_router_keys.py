@@ -5,12 +5,11 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 import urllib.request
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from json_server import JsonServer
 
 from miles_periodic.compat.bindings.routing_keys import HEADER, RANK_FIELDS
 from miles_periodic.compat.cpu.sglang_server import free_port
@@ -22,40 +21,19 @@ UP_SECONDS = 60
 NUM_ROLLOUTS, NUM_TURNS = 8, 5
 
 
-class Server:
+class Server(JsonServer):
     """Answers whatever it is asked, and notes the requests; `seen`: (rollout, body) of each."""
 
-    def __enter__(self):
-        owner, self.seen = self, []
+    def __init__(self):
+        self.seen = []
+        super().__init__()
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self):
-                self._send({"model_path": "model", "is_generation": True, "dp_size": 1})
+    def get(self, path):
+        return {"model_path": "model", "is_generation": True, "dp_size": 1}
 
-            def do_POST(self):
-                body = json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)))
-                owner.seen.append((body["input_ids"][0], body))
-                self._send({"text": "", "meta_info": {}})
-
-            def _send(self, answer):
-                text = json.dumps(answer).encode()
-                self.send_response(200)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(text)))
-                self.end_headers()
-                self.wfile.write(text)
-
-            def log_message(self, *words):
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-        return self
-
-    def __exit__(self, *exception):
-        self.server.shutdown()
-        self.server.server_close()
+    def post(self, path, body):
+        self.seen.append((body["input_ids"][0], body))
+        return {"text": "", "meta_info": {}}
 
     @property
     def rollouts(self):
@@ -64,10 +42,10 @@ class Server:
 
 @pytest.fixture
 def servers():
-    made = [Server().__enter__() for _ in range(4)]
+    made = [Server() for _ in range(4)]
     yield made
     for server in made:
-        server.__exit__()
+        server.close()
 
 
 @pytest.fixture

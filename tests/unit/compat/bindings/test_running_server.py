@@ -1,11 +1,9 @@
 """A server that came up is asked and proved, beside the run."""
 
-import json
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 
 import pytest
+from json_server import JsonServer
 
 from miles_periodic.compat.bindings import running_server
 from miles_periodic.hooks import Feature, PeriodicError, hookimpl
@@ -29,36 +27,27 @@ class Checked(Feature):
             raise PeriodicError(self.problem)
 
 
+class Host(JsonServer):
+    """A web server that plays router, prefill and decode server at once."""
+
+    def __init__(self):
+        self.pages, self.posted = {"/get_server_info": {"cache": True}}, []
+        super().__init__()
+        worker = {"url": self.url, "worker_type": "prefill", "is_healthy": True}
+        self.pages["/workers"] = {"workers": [{**worker, "bootstrap_port": 8998}]}
+
+    def get(self, path):
+        return self.pages.get(path)
+
+    def post(self, path, body):
+        self.posted.append(body)
+        return {"output_ids": [5]}
+
+
 @pytest.fixture
 def host():
-    """A web server that plays router, prefill and decode server at once."""
-    pages, posted = {"/get_server_info": {"cache": True}}, []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self):
-            self.answer(pages.get(self.path))
-
-        def do_POST(self):
-            length = int(self.headers["Content-Length"])
-            posted.append(json.loads(self.rfile.read(length)))
-            self.answer({"output_ids": [5]})
-
-        def answer(self, body):
-            self.send_response(404 if body is None else 200)
-            self.end_headers()
-            self.wfile.write(json.dumps(body).encode())
-
-        def log_message(self, *args):
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    url = f"http://127.0.0.1:{server.server_port}"
-    worker = {"url": url, "worker_type": "prefill", "is_healthy": True, "bootstrap_port": 8998}
-    pages["/workers"] = {"workers": [worker]}
-    yield SimpleNamespace(url=url, pages=pages, posted=posted)
-    server.shutdown()
-    server.server_close()
+    with Host() as started:
+        yield started
 
 
 @pytest.fixture
