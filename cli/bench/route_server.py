@@ -38,7 +38,7 @@ UP_SECONDS = 60
 
 
 @dataclass(frozen=True, slots=True)
-class RouteShape:
+class SequenceShape:
     """Shape of the routes of a sequence: (num_rows, num_layers, top_k) of num_experts."""
 
     num_rows: int
@@ -58,7 +58,7 @@ class RouteShape:
 class RouteServer:
     """The process; inside the `with`, `port` answers on the loopback."""
 
-    def __init__(self, shape: RouteShape) -> None:
+    def __init__(self, shape: SequenceShape) -> None:
         context = multiprocessing.get_context("spawn")
         self._near, far = context.Pipe()
         self._process = context.Process(target=_serve, args=(shape, far), daemon=True)
@@ -77,7 +77,7 @@ class RouteServer:
         self._process.join()
 
 
-def _serve(shape: RouteShape, pipe: Connection) -> None:
+def _serve(shape: SequenceShape, pipe: Connection) -> None:
     server = HTTPServer(("127.0.0.1", 0), _Answer)
     draw = np.random.default_rng(1)
     slots = draw.permutation(shape.num_rows)

@@ -18,7 +18,7 @@ from miles_periodic.cli.bench.route_server import (
     CPU_HEADER,
     JSON_LIBRARY,
     RouteServer,
-    RouteShape,
+    SequenceShape,
 )
 from miles_periodic.hooks.errors import PeriodicError
 from miles_periodic.plugins.delta_router_replay import RouteRows
@@ -77,7 +77,7 @@ def router_replay_command(
             found=str(top_k),
             remedy="Give fewer experts per token, or more experts.",
         )
-    shape = RouteShape(held + new, layers, top_k, experts)
+    shape = SequenceShape(held + new, layers, top_k, experts)
     result = measure(shape, held, repeats)
     show(f"Routes of a turn that adds {new:,} rows to {held:,}", result, json_output)
     best = result["rows"][-1]
@@ -85,7 +85,7 @@ def router_replay_command(
         raise typer.Exit(1)
 
 
-def measure(shape: RouteShape, held: int, repeats: int) -> dict[str, Any]:
+def measure(shape: SequenceShape, held: int, repeats: int) -> dict[str, Any]:
     """Medians over interleaved turns, and how many times cheaper than full each form is."""
     turns: dict[str, list[Turn]] = {form.name: [] for form in FORMS}
     with RouteServer(shape) as server:
@@ -124,7 +124,7 @@ def _median(turns: list[Turn], field: str) -> float:
 class _Client:
     """Holds `held` rows of the sequence and takes the rest of it, turn after turn."""
 
-    def __init__(self, port: int, shape: RouteShape, held: int) -> None:
+    def __init__(self, port: int, shape: SequenceShape, held: int) -> None:
         self.shape, self.held = shape, held
         self.connection = http.client.HTTPConnection("127.0.0.1", port)
         self.routes = shape.routes()

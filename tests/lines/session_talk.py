@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import struct
 import subprocess
 import sys
@@ -22,7 +21,7 @@ import numpy as np
 from miles_periodic.compat.catalog import bindings_named
 from miles_periodic.compat.cpu import tiny_model
 from miles_periodic.compat.cpu.environment import LOOPBACK, cpu_environment
-from miles_periodic.compat.cpu.sglang_server import ServerRefusal
+from miles_periodic.compat.cpu.sglang_server import ServerRefusal, free_port
 from miles_periodic.compat.manifest import FeatureReference, RunManifest
 from miles_periodic.compat.plan import make_plan
 from miles_periodic.compat.roll_call.server import RollCallServer
@@ -63,19 +62,12 @@ class Kind:
     arguments: tuple[tuple[str, Any], ...] = ()
 
 
-def unused_port() -> int:
-    """A port that the kernel picks, so that no other test's server is asked instead."""
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        return probe.getsockname()[1]
-
-
 class SessionServer:
     """A running session server under a roll call; `slugs` names the features that are on."""
 
     def __init__(self, kind: Kind, backend_url: str, model: Path, slugs: Sequence[str], log: Path):
         self.kind, self.backend_url, self.log = kind, backend_url, log
-        self.port = unused_port()
+        self.port = free_port()
         self.url = f"http://{LOOPBACK}:{self.port}"
         template = log.with_name("chat_template.jinja")
         template.write_text(CHAT_TEMPLATE)

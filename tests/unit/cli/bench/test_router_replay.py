@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from miles_periodic.cli.bench import app
-from miles_periodic.cli.bench.route_server import RouteShape
+from miles_periodic.cli.bench.route_server import SequenceShape
 
 SMALL = ["router-replay", "--held", "60", "--new", "4", "--layers", "3", "--top-k", "2"]
 
@@ -36,7 +36,7 @@ def test_impossible_routes_are_refused():
 
 @pytest.mark.parametrize("experts", [16, 256, 384])
 def test_the_benchs_routes_name_different_experts_in_every_row_and_layer(experts):
-    routes = RouteShape(50, 3, 8, experts).routes()
+    routes = SequenceShape(50, 3, 8, experts).routes()
     assert routes.min() >= 0 and routes.max() < experts
     ordered = np.sort(routes, axis=-1)
     assert (ordered[..., 1:] != ordered[..., :-1]).all()
