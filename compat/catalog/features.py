@@ -9,36 +9,54 @@ from __future__ import annotations
 #: As the last of some alternatives: a tree that has none of the others needs none.
 NOTHING = ""
 
+#: One name, or alternatives.
 Need = str | tuple[str, ...]
+Needs = tuple[Need, ...]
 
 #: Put in wherever some feature injects something on that upstream.
-ALWAYS: dict[str, tuple[Need, ...]] = {"miles": ("launch/muster",)}
+ALWAYS: dict[str, Needs] = {"miles": ("launch/muster",)}
 
-_SCOPE = ("rollout/scope", "rollout/refactored-scope")
-_REQUEST: tuple[Need, ...] = (*_SCOPE, "rollout/request")
-_ROLLOUT_KEY = (*_SCOPE, "routing/rollout-key")
-#: Miles main names the session itself.
-_SESSION_KEY = (("routing/session-key", NOTHING),)
-_ROUTER = ("routing/request", "routing/server")
-_ROUTES: tuple[Need, ...] = (
+# Groups that several features need. Both paths of a rollout are bound where one tree has both.
+
+#: Where a rollout begins and ends, and its requests.
+_SCOPE: Needs = ("rollout/scope", "rollout/refactored-scope")
+_REQUEST: Needs = (*_SCOPE, "rollout/request")
+#: The routes of its responses, until a train rank replays them.
+_ROUTES: Needs = (
     *_REQUEST,
     ("rollout/routed-experts", "rollout/routed-experts-of-tokens"),
     ("rollout/truncate", NOTHING),
 )
-_REPLAY: tuple[Need, ...] = (("training/replay-fill", "training/actor-replay-fill"),)
-_SERVERS = ("launch/server-arguments", "launch/running-server")
-
-#: A rollout's start and answers, and the step that it is logged in.
-_SEEN = (
+_REPLAY: Needs = (("training/replay-fill", "training/actor-replay-fill"),)
+_ENCODED: Needs = (("server/encode-rows", "server/encode-rows-in-mixin"),)
+#: A rollout's start and answers, and the step that it is logged in; and its end before its time.
+_SEEN: Needs = (
     "rollout/start",
     "rollout/refactored-start",
     "rollout/traffic",
     ("rollout/logged-step", "rollout/main-logged-step"),
 )
-_CANCELLED = ("rollout/cancellable", "rollout/refactored-cancellable", "rollout/group")
+_CANCELLED: Needs = ("rollout/cancellable", "rollout/refactored-cancellable", "rollout/group")
+#: The key or rank of a rollout, the key of a session (Miles main names it itself), the choice.
+_ROLLOUT_KEY: Needs = (*_SCOPE, "routing/rollout-key")
+_SESSION_KEY: Needs = (("routing/session-key", NOTHING),)
+_ROUTER: Needs = ("routing/request", "routing/server")
+#: A session's chat requests, and the samples that its records become.
+_SESSION_REQUEST: Needs = (
+    ("session/chat", "session/begin"),
+    ("session/chat-tree", NOTHING),
+    ("session/new-rows", "session/proxy"),
+    ("session/answer", "session/record"),
+)
+_SESSION_SAMPLES: Needs = (
+    ("session/full-assembly", NOTHING),
+    ("session/assemble", "session/assemble-closures"),
+    ("session/widen", NOTHING),
+)
+_SPLIT: Needs = ("training/split", "training/plan", "training/micro-batches")
 
 #: Feature slug to upstream to what an `Inject` there puts in.
-FEATURE_BINDINGS: dict[str, dict[str, tuple[Need, ...]]] = {
+FEATURE_BINDINGS: dict[str, dict[str, Needs]] = {
     "delta-router-replay": {
         "sglang": (
             "server/carry-start",
@@ -47,25 +65,16 @@ FEATURE_BINDINGS: dict[str, dict[str, tuple[Need, ...]]] = {
             ("server/align-mixed-batches", NOTHING),
             ("server/own-captured-rows", NOTHING),
         ),
-        "miles": (
-            "launch/arguments",
-            *_ROUTES,
-            *_REPLAY,
-        ),
+        "miles": ("launch/arguments", *_ROUTES, *_REPLAY),
     },
     "kv-preservation": {
         "miles": ("launch/arguments", *_REQUEST, *_SEEN),
     },
     "cost-aware-packing": {
-        "miles": (
-            "launch/arguments",
-            "training/split",
-            "training/plan",
-            "training/micro-batches",
-        ),
+        "miles": ("launch/arguments", *_SPLIT),
     },
     "decode-radix-cache": {
-        "miles": ("launch/arguments", *_SERVERS),
+        "miles": ("launch/arguments", "launch/server-arguments", "launch/running-server"),
     },
     "request-routing": {
         "miles": ("launch/arguments",),
@@ -78,7 +87,7 @@ FEATURE_BINDINGS: dict[str, dict[str, tuple[Need, ...]]] = {
 #: off          not put in
 #: None         where the setting is a `bool | None`: put in where the tree has known shapes of all
 #:              targets; where it has not, the feature goes without, and the plan says so
-SETTING_BINDINGS: dict[str, dict[str, dict[str, tuple[Need, ...]]]] = {
+SETTING_BINDINGS: dict[str, dict[str, dict[str, Needs]]] = {
     "decode-radix-cache": {"sglang": {"refuse_unpaired": ("server/refuse-unpaired",)}},
     "delta-router-replay": {
         "miles": {"join_halves": ("rollout/pairs",)},
@@ -90,7 +99,7 @@ SETTING_BINDINGS: dict[str, dict[str, dict[str, tuple[Need, ...]]]] = {
                 ("server/keep-rows", "server/keep-rows-of-batch"),
                 ("server/give-back-rows", "server/give-back-rows-in-mixin"),
             ),
-            "compact_wire": (("server/encode-rows", "server/encode-rows-in-mixin"),),
+            "compact_wire": _ENCODED,
         },
     },
     "kv-preservation": {
@@ -113,28 +122,16 @@ SETTING_BINDINGS: dict[str, dict[str, dict[str, tuple[Need, ...]]]] = {
     },
 }
 
-_SESSION_REQUEST: tuple[Need, ...] = (
-    ("session/chat", "session/begin"),
-    ("session/chat-tree", NOTHING),
-    ("session/new-rows", "session/proxy"),
-    ("session/answer", "session/record"),
-)
-_SESSION_SAMPLES: tuple[Need, ...] = (
-    ("session/full-assembly", NOTHING),
-    ("session/assemble", "session/assemble-closures"),
-    ("session/widen", NOTHING),
-)
-
 #: Feature slug to upstream to what it needs besides for rollouts through Miles's session server. A
 #: tree in which some of it cannot be bound has the feature, and runs without a session server.
-SESSION_BINDINGS: dict[str, dict[str, tuple[Need, ...]]] = {
+SESSION_BINDINGS: dict[str, dict[str, Needs]] = {
     "delta-router-replay": {"miles": (*_SESSION_REQUEST, *_SESSION_SAMPLES)},
     "kv-preservation": {"miles": _SESSION_REQUEST},
 }
 
 #: Hook to the bindings, all on one upstream, through which it is called: what a feature of
 #: somebody else's plugin, for which there is no probe here, needs.
-HOOK_BINDINGS: dict[str, tuple[Need, ...]] = {
+HOOK_BINDINGS: dict[str, Needs] = {
     "complete_arguments": ("launch/arguments",),
     "server_arguments": ("launch/arguments", "launch/server-arguments"),
     "check_running_server": ("launch/running-server",),
@@ -145,9 +142,9 @@ HOOK_BINDINGS: dict[str, tuple[Need, ...]] = {
     "session_request_fields": _SESSION_REQUEST,
     "session_response_refusal": _SESSION_REQUEST,
     "routed_experts_of_session": _SESSION_SAMPLES,
-    "routed_experts_of_pair": ("rollout/scope", "rollout/refactored-scope", "rollout/pairs"),
+    "routed_experts_of_pair": (*_SCOPE, "rollout/pairs"),
     "routed_experts_of_response": _ROUTES,
-    "routed_experts_on_the_wire": (("server/encode-rows", "server/encode-rows-in-mixin"),),
+    "routed_experts_on_the_wire": _ENCODED,
     "routed_experts_for_training": _REPLAY,
     "routing_key": (*_ROLLOUT_KEY, *_SESSION_KEY),
     "data_parallel_rank": _ROLLOUT_KEY,
@@ -158,5 +155,5 @@ HOOK_BINDINGS: dict[str, tuple[Need, ...]] = {
     "rollout_response": (*_REQUEST, *_SEEN),
     "rollout_verdict": (*_REQUEST, *_SEEN, *_CANCELLED),
     "rollout_step_metrics": (*_REQUEST, *_SEEN),
-    "split_train_batch": ("training/split", "training/plan", "training/micro-batches"),
+    "split_train_batch": _SPLIT,
 }
