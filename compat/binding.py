@@ -22,6 +22,8 @@ class Binding:
         the first step starts; the muster asks that a process of each applied the binding. Empty
         where the module is imported later or not on every path.
     relies_on: further targets whose shape the adapter depends on without wrapping them.
+    only_when: what must happen in a run for the target to be called, such as `a request is
+        retracted`; empty where every run calls it, so that silence means that it is dead.
     """
 
     name: str
@@ -30,6 +32,7 @@ class Binding:
     adapter: str
     processes: tuple[str, ...] = ()
     relies_on: tuple[str, ...] = ()
+    only_when: str = ""
 
     @property
     def module(self) -> str:

@@ -79,12 +79,14 @@ BINDINGS = (
         upstream="sglang",
         target=f"{_BATCH}:release_req",
         adapter=f"{_ADAPTERS}.server_retraction:keep",
+        only_when="a request is retracted",
     ),
     Binding(
         name="server/keep-rows-of-batch",
         upstream="sglang",
         target=f"{_BATCH}:ScheduleBatch.release_req",
         adapter=f"{_ADAPTERS}.server_retraction:keep_of_batch",
+        only_when="a request is retracted",
     ),
     Binding(
         name="server/give-back-rows",

@@ -16,6 +16,7 @@ BINDINGS = (
             "UpdateWeightFromTensor.update_weights"
         ),
         adapter=f"{_ADAPTERS}.weight_update:keep_kv",
+        only_when="trainer and servers share GPUs",
     ),
     Binding(
         name="weights/fsdp",

@@ -88,10 +88,10 @@ class Roll:
         return any(entry.applied for entry in self.entries)
 
     def never_consulted(self) -> list[str]:
-        """Bindings that were applied and that no process called, over the whole run."""
+        """Bindings that every run calls, were applied, and that no process called in this one."""
         called = {name for entry in self.entries for name in entry.consulted}
         applied = {name for entry in self.entries for name in entry.applied}
-        return [b.name for b in self.bindings if b.name in applied - called]
+        return [b.name for b in self.bindings if b.name in applied - called and not b.only_when]
 
     def rows(self) -> list[dict[str, object]]:
         """The processes that have a part in the run, as plain rows for tables and JSON.

@@ -1,5 +1,6 @@
 """The launcher's side: who is admitted, and what a broken line does."""
 
+import dataclasses
 import socket
 
 import pytest
@@ -84,6 +85,15 @@ def test_a_reported_failure_names_process_and_binding(server):
         assert server.failed.wait(5)
     (failure,) = server.roll.failures
     assert "a/b" in str(failure) and "trainer (pid 7 on elsewhere" in str(failure)
+
+
+def test_a_binding_that_waits_for_something_rare_may_stay_silent(server):
+    rare = dataclasses.replace(server.roll.bindings[0], only_when="a request is retracted")
+    server.roll.bindings = (rare, *server.roll.bindings[1:])
+    with connect(server) as line:
+        line.sendall(hello(server) + wire.pack(wire.APPLIED, binding=rare.name))
+        ask_muster(line)
+    assert server.roll.never_consulted() == []
 
 
 def test_a_binding_that_nobody_called_is_reported(server):
