@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from miles_periodic.compat.bindings import cancellation, weight_versions
 from miles_periodic.compat.bindings.features import manager
 from miles_periodic.compat.bindings.rollout_flight import Flight, current_flight
-from miles_periodic.compat.bindings.rollout_scope import current_rollout
+from miles_periodic.compat.bindings.rollout_scope import asks_frozen_model, current_rollout
 from miles_periodic.hooks.values import RolloutState
 
 
@@ -23,7 +23,8 @@ def watch(wrapped, instance, args, kwargs):
     """
     call = inspect.signature(wrapped).bind(*args, **kwargs)
     flight, state = current_flight(), current_rollout()
-    if flight is None or state is None or not _is_generate(call.arguments):
+    is_generate = _is_generate(call.arguments) and not asks_frozen_model(call.arguments["url"])
+    if flight is None or state is None or not is_generate:
         return wrapped(*args, **kwargs)
     return _watched(wrapped, call, flight, state)
 
