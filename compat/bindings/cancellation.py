@@ -222,11 +222,22 @@ def drop_group(wrapped, instance, args, kwargs):
 
 
 def drop_finished(samples: Any) -> None:
-    """Take what may no longer be trained on out of a step, as Miles does it: by its loss mask."""
-    for sample in each_sample(samples):
-        if not sample.remove_sample and _is_refused(sample):
+    """Take what may no longer be trained on out of a step, as Miles does it: by its loss mask.
+
+    The rest of its group goes with it: what a sample is worth was measured against the others.
+    """
+    kept = [sample for sample in each_sample(samples) if not sample.remove_sample]
+    refused = {_group_of(sample) for sample in kept if _is_refused(sample)}
+    for sample in kept:
+        if _group_of(sample) in refused:
             sample.remove_sample = True
             _tally.num_dropped += 1
+
+
+def _group_of(sample: Any) -> tuple[str, int]:
+    """What names a sample's group; a sample without one is a group of its own."""
+    index = getattr(sample, "group_index", None)
+    return ("sample", id(sample)) if index is None else ("group", index)
 
 
 def _is_refused(sample: Any) -> bool:

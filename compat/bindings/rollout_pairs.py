@@ -54,18 +54,20 @@ async def _send(post: Post, args, kwargs):
     url, request = call.arguments["url"], call.arguments.get("payload")
     if not _asks_for_routes(url, request):
         return await post(*args, **kwargs)
-    servers = await _servers_behind(post, url)
-    if not servers.prefill:
-        return await post(*args, **kwargs)
     for attempt in itertools.count(1):
         try:
-            return await _through_pair(post, servers, request)
+            servers = await _servers_behind(url)
+            if servers.prefill:
+                return await _through_pair(post, servers, request)
+            break
         except PeriodicError:
             raise
         except Exception:
+            _servers.pop(_key_of(url), None)  # a server may have been replaced
             if attempt == MAX_ATTEMPTS:
                 raise
             await asyncio.sleep(_RETRY_SECONDS)
+    return await post(*args, **kwargs)
 
 
 def _asks_for_routes(url: str, request: Any) -> bool:
@@ -77,13 +79,19 @@ def _asks_for_routes(url: str, request: Any) -> bool:
     )
 
 
-async def _servers_behind(post: Post, url: str) -> Servers:
-    """The workers of the router at `url`, asked once per event loop; none of one without pairs."""
-    router = "{0.scheme}://{0.netloc}".format(urlsplit(url))
-    key = (id(asyncio.get_running_loop()), router)
+async def _servers_behind(url: str) -> Servers:
+    """The workers of the router at `url`, asked until it has answered; none of one without pairs.
+
+    Raises ConnectionError where only one half of the pairs has joined the router so far.
+    """
+    key = _key_of(url)
     if key not in _servers:
-        _servers[key] = asyncio.ensure_future(_ask(router))
+        _servers[key] = asyncio.ensure_future(_ask(key[1]))
     return await asyncio.shield(_servers[key])
+
+
+def _key_of(url: str) -> tuple[int, str]:
+    return id(asyncio.get_running_loop()), "{0.scheme}://{0.netloc}".format(urlsplit(url))
 
 
 async def _ask(router: str) -> Servers:
@@ -97,6 +105,11 @@ async def _ask(router: str) -> Servers:
         )
         for role in ("prefill", "decode")
     }
+    if bool(of_role["prefill"]) != bool(of_role["decode"]):
+        raise ConnectionError(
+            f"{router} lists {len(of_role['prefill'])} prefill and {len(of_role['decode'])} "
+            "decode servers; a pair needs both"
+        )
     return Servers(tuple(of_role["prefill"]), tuple(url for url, _ in of_role["decode"]))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from miles_periodic.compat.bindings.features import each_answer, manager, merged_answers
 from miles_periodic.compat.bindings.generate_post import Post, is_generate, model_info_beside
-from miles_periodic.compat.bindings.rollout_scope import current_rollout
+from miles_periodic.compat.bindings.rollout_scope import asks_frozen_model, current_rollout
 from miles_periodic.compat.bindings.routed_experts import token_ids, with_routes
 from miles_periodic.compat.boot import member
 from miles_periodic.hooks.errors import PeriodicError
@@ -35,7 +35,7 @@ async def _post(post: Post, args, kwargs):
     call = inspect.signature(post).bind(*args, **kwargs)
     url, request = call.arguments["url"], call.arguments.get("payload")
     rollout = current_rollout()
-    if rollout is None or not is_generate(url, request):
+    if rollout is None or not is_generate(url, request) or asks_frozen_model(url):
         return await post(*args, **kwargs)
     await _prove_server(post, url, request)
     await _learn_weight_version(post, rollout, url)

@@ -7,7 +7,9 @@ import uuid
 from collections.abc import Awaitable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
+from urllib.parse import urlsplit
 
 from miles_periodic.compat.bindings.per_token import keep_response
 from miles_periodic.compat.bindings.route_shape import shape_of
@@ -40,6 +42,37 @@ def current_arguments() -> Any:
 def current_taken() -> Taken | None:
     """Where this rollout's rows go instead of into a response, or None where Miles decodes it."""
     return _taken.get()
+
+
+def asks_frozen_model(url: str) -> bool:
+    """Whether a rollout's request goes to a model of the run that is not trained, such as a
+    reference: its weight versions, KV and routes are none of the rollout's."""
+    arguments = current_arguments()
+    routers = getattr(arguments, "sglang_model_routers", None)
+    file = getattr(arguments, "sglang_config", None)
+    if not routers or not file:
+        return False
+    address = urlsplit(url).netloc
+    asked = {name for name, (ip, port) in routers.items() if f"{ip}:{port}" == address}
+    return bool(asked & _frozen_models(file, arguments.hf_checkpoint))
+
+
+@lru_cache(maxsize=8)
+def _frozen_models(file: str, checkpoint: str) -> frozenset[str]:
+    """The models of a server file that get no weights, as Miles decides it."""
+    from miles.backends.sglang_utils.sglang_config import SglangConfig
+
+    return frozenset(
+        model.name for model in SglangConfig.from_yaml(file).models if _is_frozen(model, checkpoint)
+    )
+
+
+def _is_frozen(model: Any, checkpoint: str) -> bool:
+    if model.update_weights is not None:
+        return not model.update_weights
+    of_groups = [group.overrides.get("model_path") for group in model.server_groups]
+    paths = [path or model.model_path or checkpoint for path in of_groups]
+    return any(path != checkpoint for path in paths or [model.model_path or checkpoint])
 
 
 def enter(wrapped, instance, args, kwargs):

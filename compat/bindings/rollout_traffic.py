@@ -9,7 +9,7 @@ from miles_periodic.compat.bindings import cancellation, weight_versions
 from miles_periodic.compat.bindings.features import manager
 from miles_periodic.compat.bindings.generate_post import Post, is_generate
 from miles_periodic.compat.bindings.rollout_flight import Flight, current_flight
-from miles_periodic.compat.bindings.rollout_scope import current_rollout
+from miles_periodic.compat.bindings.rollout_scope import asks_frozen_model, current_rollout
 from miles_periodic.hooks.values import RolloutState
 
 
@@ -22,7 +22,8 @@ def watch(wrapped, instance, args, kwargs):
     """
     call = inspect.signature(wrapped).bind(*args, **kwargs)
     flight, state = current_flight(), current_rollout()
-    asks = is_generate(call.arguments["url"], call.arguments.get("payload"))
+    url = call.arguments["url"]
+    asks = is_generate(url, call.arguments.get("payload")) and not asks_frozen_model(url)
     if flight is None or state is None or not asks:
         return wrapped(*args, **kwargs)
     return _watched(wrapped, call, flight, state)

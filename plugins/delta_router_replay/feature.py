@@ -172,14 +172,14 @@ class DeltaRouterReplay(Feature):
         self, routes: Sequence[np.ndarray], share: RankShare, shape: RouteShape
     ) -> np.ndarray | None:
         with _named_refusal("the routes of a train rank"):
-            self._count(routes, share, shape)
+            self._count(share, shape)
             return own_routes(routes, share, shape)
 
-    def _count(self, routes: Sequence[np.ndarray], share: RankShare, shape: RouteShape) -> None:
+    def _count(self, share: RankShare, shape: RouteShape) -> None:
         """Count a micro-batch's bytes to those of its step; PeriodicError above the limit."""
         if share.micro_batch == 0:
             self._step_bytes = 0
-        self._step_bytes += share_bytes(routes, share, shape)
+        self._step_bytes += share_bytes(share, shape)
         limit = self.settings.max_rank_bytes
         if limit is not None and self._step_bytes > limit:
             raise PeriodicError(

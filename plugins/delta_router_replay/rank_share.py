@@ -14,15 +14,17 @@ from miles_periodic.hooks.values import RankShare, RouteShape
 from miles_periodic.plugins.delta_router_replay.payload import (
     RouteRowsError,
     any_repeated,
+    compact_dtype,
     repeats,
 )
 from miles_periodic.plugins.delta_router_replay.wire import any_outside
 
 
 def own_routes(routes: Sequence[np.ndarray], share: RankShare, shape: RouteShape) -> np.ndarray:
-    """The rank's routes (l, P, K) of one micro-batch, in the dtype of `routes`; 0 where padded.
+    """The rank's routes (l, P, K) of one micro-batch, compact; 0 where padded.
 
-    routes: the samples of the shard, (rows, L, K) each. Raises RouteRowsError that names rank,
+    routes: the samples of the shard, (rows, L, K) each, of any integer dtypes: one that the server
+    sent in full is wider than one that was assembled. Raises RouteRowsError that names rank,
     micro-batch, layer and row where an expert is out of range or comes twice: dispatching such
     a row hangs or kills an all-to-all of other ranks.
     """
@@ -30,8 +32,7 @@ def own_routes(routes: Sequence[np.ndarray], share: RankShare, shape: RouteShape
     _check_layers(routes, layers, share)
     ends = np.cumsum([len(rows) for rows in routes])
     rows = np.asarray(share.rows, np.int64)
-    dtype = routes[0].dtype if routes else np.dtype(np.uint8)
-    own = np.zeros((len(layers), len(rows), shape.top_k), dtype)
+    own = np.zeros((len(layers), len(rows), shape.top_k), compact_dtype(shape.num_experts))
     sample_of = np.searchsorted(ends, rows, side="right")
     for sample in np.unique(sample_of[rows >= 0]):
         positions = np.flatnonzero((sample_of == sample) & (rows >= 0))
@@ -42,9 +43,9 @@ def own_routes(routes: Sequence[np.ndarray], share: RankShare, shape: RouteShape
     return own
 
 
-def share_bytes(routes: Sequence[np.ndarray], share: RankShare, shape: RouteShape) -> int:
+def share_bytes(share: RankShare, shape: RouteShape) -> int:
     """Bytes of what `own_routes` makes."""
-    itemsize = routes[0].itemsize if routes else 1
+    itemsize = compact_dtype(shape.num_experts).itemsize
     return len(share.layers) * len(share.rows) * shape.top_k * itemsize
 
 

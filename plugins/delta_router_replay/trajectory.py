@@ -58,11 +58,13 @@ class Trajectory:
     def ask(self, tokens: Sequence[int]) -> int:
         """The row from which the next request asks; `answer` has to follow.
 
+        Never beyond the last token's row: it samples the first new token, also where it is held.
         Never 1: a server that ignores the start then sends one row too many, which is also what
         a server sends that forwarded the last token.
         """
         self._num_under_way += 1
-        start = max((branch.shared(tokens) for branch in self._branches), default=0)
+        held = max((branch.shared(tokens) for branch in self._branches), default=0)
+        start = min(held, len(tokens) - 1)
         return start if start > 1 else 0
 
     def answer(self, tokens: Sequence[int], answer: RouteAnswer, shape: RouteShape) -> np.ndarray:
@@ -86,7 +88,11 @@ class Trajectory:
         return branch.rows.array()[: len(tokens) - 1]
 
     def _branch_for(self, tokens: Sequence[int], answer: RouteAnswer, shape: RouteShape) -> _Branch:
-        """The branch that the answer goes on from, or a new one that shares its first rows."""
+        """The branch that the answer goes on from, or a new one that shares its first rows.
+
+        Rows from the answer's start on are those that sampled its tokens. Another request may
+        have sampled the same ones meanwhile; its rows are of another pass.
+        """
         best = max(self._branches, key=lambda b: b.shared(tokens), default=None)
         if best is None and not answer.start:
             return _Branch(self._no_rows(shape))
@@ -98,7 +104,8 @@ class Trajectory:
                 first_row=answer.start,
                 end_row=answer.start,
             )
-        return best if shared == len(best.rows) else _Branch(best.rows.fork(shared))
+        kept = answer.start or min(shared, 1)
+        return best if kept == len(best.rows) else _Branch(best.rows.fork(kept))
 
     def _keep(self, branch: _Branch) -> None:
         """Hold a branch, and the others while a request is under way that may go on from one."""

@@ -26,16 +26,16 @@ class RequestRoutingSettings(FeatureSettings):
     """A policy to set for the Rust router where the command line names none, such as `manual`;
     empty leaves Miles's choice, under which the router may not look at the key."""
 
-    prefix_weight: float = Field(1.0, ge=0)
+    prefix_weight: float = Field(1.0, ge=0, allow_inf_nan=False)
     """Score of one token that the server is expected to hold in its KV cache."""
 
-    queue_weight: float = Field(512.0, ge=0)
+    queue_weight: float = Field(512.0, ge=0, allow_inf_nan=False)
     """Score taken off per request that waits in the server, in prefix tokens."""
 
-    kv_weight: float = Field(4096.0, ge=0)
+    kv_weight: float = Field(4096.0, ge=0, allow_inf_nan=False)
     """Score taken off for a KV cache that is full, in prefix tokens; half of it at half use."""
 
-    load_weight: float = Field(64.0, ge=0)
+    load_weight: float = Field(64.0, ge=0, allow_inf_nan=False)
     """Score taken off per request that the server still owes this router, in prefix tokens."""
 
     block_tokens: int = Field(64, ge=1)

@@ -35,6 +35,7 @@ class Sample:
     metadata: dict = field(default_factory=dict)
     response_length: int = 0
     remove_sample: bool = False
+    group_index: int | None = None
     status: Status = Status.PENDING
 
     Status = Status

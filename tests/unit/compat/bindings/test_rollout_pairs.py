@@ -33,9 +33,15 @@ class Network:
 
     def __init__(self, workers):
         self.workers, self.posted, self.failures = workers, [], 0
+        self.lost_answers, self.joins, self.replaced = 0, [], None
 
     async def get(self, url):
         assert url == "http://router:1/workers"
+        if self.lost_answers:
+            self.lost_answers -= 1
+            raise OSError("no answer")
+        if self.joins:
+            self.workers = [*self.workers, self.joins.pop()]
         return SimpleNamespace(status_code=200, json=lambda: {"workers": self.workers})
 
     async def post(self, url, json):
@@ -47,6 +53,7 @@ class Network:
         self.posted.append((url, payload))
         if self.failures:
             self.failures -= 1
+            self.workers = self.replaced or self.workers
             raise OSError("broke off")
         return {"meta_info": {"routed_experts": "d", "id": "r-1"}}
 
@@ -130,6 +137,26 @@ def test_a_router_without_prefill_workers_gets_the_request_itself(network):
     network.workers = [worker("regular", 0)]
     send(network, REQUEST)
     assert network.posted == [(ROUTER, REQUEST)]
+
+
+def test_a_router_that_did_not_answer_is_asked_again(network):
+    network.lost_answers = 1
+    (answer,) = send(network, REQUEST)
+    assert answer["meta_info"]["routed_experts"] == "r-1: ['p', 'd']"
+
+
+@pytest.mark.parametrize("first", ["prefill", "decode"])
+def test_a_pair_of_which_one_half_has_joined_is_waited_for(network, first):
+    other = {"prefill": "decode", "decode": "prefill"}[first]
+    network.workers, network.joins = [], [worker(other, 0), worker(first, 0)]
+    (answer,) = send(network, REQUEST)
+    assert answer["meta_info"]["routed_experts"] == "r-1: ['p', 'd']"
+
+
+def test_a_server_that_took_another_ones_place_is_found(network):
+    network.failures, network.replaced = 1, [worker("prefill", 0), worker("decode", 7)]
+    send(network, REQUEST)
+    assert network.posted[-1][0] == "http://decode-7:2/generate"
 
 
 def test_an_attempt_that_failed_is_repeated_in_another_room(network):

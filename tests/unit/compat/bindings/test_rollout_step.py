@@ -66,6 +66,14 @@ def test_a_finished_sample_that_is_refused_is_masked_and_counted(feature, sample
     assert feature.step.start_weight_versions == ("2",)
 
 
+def test_a_finished_sample_that_is_refused_takes_its_group_with_it(feature, sample):
+    samples = [started(sample, "1"), started(sample, "2"), started(sample, "2")]
+    for each, group in zip(samples, (4, 4, 5), strict=True):
+        each.group_index = group
+    assert log(samples)["numbers/dropped"] == 2
+    assert [s.remove_sample for s in samples] == [True, True, False]
+
+
 def test_a_sample_that_miles_took_out_itself_is_not_counted(feature, sample):
     gone = started(sample, "1")
     gone.remove_sample = True

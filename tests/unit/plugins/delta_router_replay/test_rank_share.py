@@ -38,9 +38,10 @@ def test_the_bytes_held_are_those_of_own_layers_and_positions():
     assert own_routes(ROUTES, share([1, 2], [0, 5, 6]), SHAPE).nbytes == 2 * 3 * 2
 
 
-def test_wider_ids_stay_as_wide_as_they_came():
-    routes = [rows.astype(np.uint16) for rows in ROUTES]
-    assert own_routes(routes, share([1], [0]), SHAPE).dtype == np.uint16
+def test_ids_are_as_wide_as_the_number_of_experts_whatever_the_first_sample_came_in():
+    routes = [ROUTES[0], np.full((1, 5, 2), (300, 1), np.int32)]
+    own = own_routes(routes, share([1], [0, 4]), RouteShape(5, 2, num_experts=512))
+    assert own.dtype == np.uint16 and own[0, 1].tolist() == [300, 1]
 
 
 @pytest.mark.parametrize("experts", [[8, 1], [3, 3]])

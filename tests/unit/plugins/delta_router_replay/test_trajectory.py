@@ -116,6 +116,23 @@ def test_two_requests_at_once_do_not_disturb_each_other():
     assert (rows == routes(left)).all()
 
 
+def test_each_of_two_requests_for_one_prompt_keeps_the_rows_that_sampled_its_own_tokens():
+    held = Trajectory()
+    starts = held.ask([1, 2, 3]), held.ask([1, 2, 3])
+    first, second = [1, 2, 3, 4, 5], [1, 2, 3, 4, 5, 6]
+    held.answer(first, answer(first, starts[0]), SHAPE)
+    rows = held.answer(second, answer(second, starts[1], version=1), SHAPE)
+    assert (rows[2:] == routes(second, 1)[2:]).all()
+
+
+def test_a_prompt_that_is_sent_again_gets_the_row_that_samples_its_first_new_token():
+    held = Trajectory()
+    turn(held, [1, 2, 3, 4], [5, 6])
+    tokens, start, rows = turn(held, [1, 2, 3, 4], [5, 7], version=1)
+    assert start == 3
+    assert (rows[:3] == routes(tokens)[:3]).all() and (rows[3:] == routes(tokens, 1)[3:]).all()
+
+
 def test_the_rows_of_a_history_that_nothing_goes_on_from_are_let_go():
     held = Trajectory()
     turn(held, [1, 2, 3, 4], [5])

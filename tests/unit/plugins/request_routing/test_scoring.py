@@ -1,10 +1,13 @@
 """The score is the stated sum; the best server is always the same one, and one of those given."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from miles_periodic.hooks import ServerState
 from miles_periodic.plugins.request_routing.scoring import Weights, best_server
+from miles_periodic.plugins.request_routing.settings import RequestRoutingSettings
 
 WEIGHTS = Weights(prefix=1.0, queue=512.0, kv=4096.0, load=64.0)
 STATES = st.lists(
@@ -47,3 +50,9 @@ def test_a_weight_of_zero_leaves_its_part_out():
     weights = Weights(0.0, 0.0, 0.0, 1.0)
     states = [ServerState("a", load=1, prefix_tokens=10_000), ServerState("b", queue_depth=9)]
     assert best_server(states, weights, "") == "b"
+
+
+@pytest.mark.parametrize("weight", ["prefix", "queue", "kv", "load"])
+def test_a_weight_that_is_no_finite_number_is_refused(weight):
+    with pytest.raises(ValidationError, match="finite number"):
+        RequestRoutingSettings(**{f"{weight}_weight": float("inf")})
