@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 import uuid
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
@@ -16,6 +17,16 @@ from miles_periodic.hooks.values import EarlierTurns, RolloutState
 
 _current: ContextVar[RolloutState | None] = ContextVar("miles_periodic_rollout", default=None)
 _arguments: ContextVar[Any] = ContextVar("miles_periodic_arguments", default=None)
+
+
+@dataclass(slots=True)
+class Taken:
+    """Rows that go to the sample when its rollout ends, past a decoder that is not bound."""
+
+    rows: Any = None
+
+
+_taken: ContextVar[Taken | None] = ContextVar("miles_periodic_taken_routes", default=None)
 
 
 def current_rollout() -> RolloutState | None:
@@ -59,30 +70,51 @@ def _is_frozen(model: Any, checkpoint: str) -> bool:
     return any(path != checkpoint for path in paths or [model.model_path or checkpoint])
 
 
+def current_taken() -> Taken | None:
+    """Where this rollout's rows go instead of into a response, or None where Miles decodes it."""
+    return _taken.get()
+
+
 def enter(wrapped, instance, args, kwargs):
     """Symptom: Miles's request helpers see token lists, not the trajectory they belong to.
 
     Trigger: `generate_and_rm` runs one sample, over all its turns, in a task of its own. Takes
     down: the rollout, where an interrupted sample's routes are not those of its tokens. Safe
     because tasks copy their context, so that neighbours never share a state, and a finished
-    sample is only touched where an abort left tokens without routes: all its per-token fields
-    are then cut back alike. Upstream: radixark/miles#861 (fields cut apart).
+    sample gets its own routes, and is cut only where an abort left tokens without routes: all
+    its per-token fields alike. Upstream: radixark/miles#861 (fields cut apart).
     """
     call = inspect.signature(wrapped).bind(*args, **kwargs).arguments
     state = call.get("state")
     arguments = call["args"] if state is None else state.args
     earlier = _earlier(arguments, call["sample"])
     rollout = RolloutState(earlier=earlier, rollout_id=_id_of(call))
-    return _within_scope(wrapped, args, kwargs, rollout, arguments, state)
+    taken = Taken() if state is None and _decodes_inline(arguments, call["sample"]) else None
+    return _generate(wrapped(*args, **kwargs), rollout, arguments, state, taken)
 
 
-async def _within_scope(wrapped, args, kwargs, rollout: RolloutState, arguments: Any, state: Any):
-    tokens = _current.set(rollout), _arguments.set(arguments)
+def _decodes_inline(arguments: Any, sample: Any) -> bool:
+    """Whether Miles's older path generates by itself, with its decoder in the middle of it."""
+    of_sample = getattr(sample, "generate_function_path", None)
+    return not (of_sample or getattr(arguments, "custom_generate_function_path", None))
+
+
+async def _generate(
+    generation: Awaitable[Any],
+    rollout: RolloutState,
+    arguments: Any,
+    state: Any,
+    taken: Taken | None,
+) -> Any:
+    variables = {_current: rollout, _arguments: arguments, _taken: taken}
+    tokens = {variable: variable.set(value) for variable, value in variables.items()}
     try:
-        generated = await wrapped(*args, **kwargs)
+        generated = await generation
     finally:
-        _current.reset(tokens[0])
-        _arguments.reset(tokens[1])
+        for variable, token in tokens.items():
+            variable.reset(token)
+    if taken is not None and taken.rows is not None:
+        generated.rollout_routed_experts = taken.rows
     for sample in generated if isinstance(generated, list) else [generated]:
         if _has_gap(sample):
             _end_at_the_gap(sample, (state or _older_state(arguments)).tokenizer)

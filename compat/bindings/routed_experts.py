@@ -5,12 +5,11 @@ from __future__ import annotations
 import base64
 import inspect
 from collections.abc import Mapping, Sequence
-from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
 from miles_periodic.compat.bindings.features import manager
-from miles_periodic.compat.bindings.rollout_scope import current_arguments
+from miles_periodic.compat.bindings.rollout_scope import current_arguments, current_taken
 from miles_periodic.compat.bindings.route_shape import shape_of
 from miles_periodic.hooks.values import MEDIA_FIELDS, RolloutState, RouteAnswer
 
@@ -31,16 +30,6 @@ class AssembledRoutes:
         return base64.b64encode(self.rows.astype("<i4").tobytes())
 
 
-@dataclass(slots=True)
-class _Taken:
-    """Rows that go to a sample around Miles's decoder, or None as long as there are none."""
-
-    rows: Any = None
-
-
-_taken: ContextVar[_Taken | None] = ContextVar("miles_periodic_taken_routes", default=None)
-
-
 def with_routes(rollout: RolloutState, request: Mapping[str, Any], response: Any) -> Any:
     """A response whose routes are those of the whole trajectory, where a feature assembles them.
 
@@ -58,7 +47,7 @@ def with_routes(rollout: RolloutState, request: Mapping[str, Any], response: Any
     )
     if rows is None:
         return response
-    taken = _taken.get()
+    taken = current_taken()
     if taken is None:
         return {**response, "meta_info": {**meta, _KEY: AssembledRoutes(rows)}}
     taken.rows = rows
@@ -98,25 +87,3 @@ def decode(wrapped, instance, args, kwargs):
     call = inspect.signature(wrapped).bind(*args, **kwargs).arguments
     held = call["output"]["meta_info"].get(call.get("key", _KEY))
     return held.rows if isinstance(held, AssembledRoutes) else wrapped(*args, **kwargs)
-
-
-def around_decoder(wrapped, instance, args, kwargs):
-    """Symptom: the older rollout path decodes a response's routes in the middle of `generate`.
-
-    Trigger: it generates one sample with one request. Takes down: nothing. Safe because its
-    decoder runs only where a response has routes: ours leave the response and go to the sample
-    that it returns. Upstream: radixark/miles#2278 left this path out.
-    """
-    return _around_decoder(wrapped, args, kwargs)
-
-
-async def _around_decoder(wrapped, args, kwargs):
-    taken = _Taken()
-    token = _taken.set(taken)
-    try:
-        sample = await wrapped(*args, **kwargs)
-    finally:
-        _taken.reset(token)
-    if taken.rows is not None:
-        sample.rollout_routed_experts = taken.rows
-    return sample

@@ -23,7 +23,6 @@ _ROUTER = ("routing/request", "routing/server")
 _ROUTES: tuple[Need, ...] = (
     *_REQUEST,
     ("rollout/routed-experts", "rollout/routed-experts-of-tokens"),
-    "rollout/older-decoder",
     ("rollout/truncate", NOTHING),
 )
 _REPLAY: tuple[Need, ...] = (("training/replay-fill", "training/actor-replay-fill"),)

@@ -56,12 +56,6 @@ BINDINGS = (
         ),
     ),
     Binding(
-        name="rollout/older-decoder",
-        upstream="miles",
-        target="miles.rollout.sglang_rollout:generate",
-        adapter=f"{_ADAPTERS}.routed_experts:around_decoder",
-    ),
-    Binding(
         name="rollout/truncate",
         upstream="miles",
         target="miles.rollout.generate_utils.openai_endpoint_utils:_truncate_sample_output",

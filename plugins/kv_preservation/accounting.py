@@ -90,7 +90,15 @@ class KVAccount:
         held.tokens, held.chain, held.served = computed, chain, served
         self._saw(served)
 
-    def _count(self, held, start_version, meta, cached: int, reusable: int, chain: Chain) -> None:
+    def _count(
+        self,
+        held: Held,
+        start_version: str | None,
+        meta: Mapping[str, Any],
+        cached: int,
+        reusable: int,
+        chain: Chain,
+    ) -> None:
         """`reusable`: tokens of the prompt whose KV was held; its last one is always computed."""
         counts = self.counts
         counts.requests += 1
@@ -114,7 +122,8 @@ def common_prefix(first: Sequence[int], second: Sequence[int]) -> int:
     """How many tokens two sequences begin with alike."""
     if first == second[: len(first)]:
         return len(first)
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, second)))  # noqa: B905
+    pairs = zip(first, second, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 def _new_tokens(response: Mapping[str, Any]) -> list[int]:

@@ -19,7 +19,7 @@ if os.environ.get("MILES_PERIODIC_CPU_TRAINER"):
         native = boot.apply_binding
         def skip(binding, module):
             applied = native(binding, module)
-            if binding.name == "training/routed-experts":
+            if binding.name == "training/actor-replay-fill":
                 wrapper = vars(applied.holder)[applied.attribute]
                 setattr(applied.holder, applied.attribute, wrapper.__wrapped__)
             return applied
@@ -35,7 +35,7 @@ def test_a_binding_that_is_broken_in_one_process_only_ends_the_run_and_names_bot
     )
     assert outcome.status != 0
     (failure,) = [p for p in outcome.problems if p.startswith("roll call")]
-    assert "training/routed-experts in " in failure and "replaced" in failure
+    assert "training/actor-replay-fill in " in failure and "replaced" in failure
     assert "generate" not in {phase["name"] for phase in outcome.phases}
 
 

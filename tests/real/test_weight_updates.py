@@ -12,7 +12,7 @@ pytestmark = pytest.mark.real
 NUM_UPDATES = 5
 NUM_ROLLOUTS = 4
 #: Long enough that a request is still running when the next update comes.
-LONG_TURN_TOKENS = 64
+LONG_TURN_TOKENS = 160
 
 
 @pytest.fixture(scope="module", params=["0.5.16", "0.5.23"])
@@ -76,7 +76,8 @@ def test_without_salts_new_rollouts_are_served_tokens_of_older_weights(
         update_under(running, weights, pool)
         ours.start(prompt(2)).turn()
     counts = ours.drain()
-    assert counts["stale_tokens"] >= NUM_UPDATES * (len(prompt(2)) - 64)
+    # The first of them finds the prefix only where a running one has reached the cache by then.
+    assert counts["stale_tokens"] >= (NUM_UPDATES - 1) * (len(prompt(2)) - 64)
     assert counts["re_prefilled_tokens"] == 0
 
 

@@ -241,7 +241,7 @@ def _processes() -> list[dict[str, Any]]:
         "rollout/scope": 32,
         "training/split": 2,
     }
-    trainer = {"training/micro-batches": 4, "training/routed-experts": 2}
+    trainer = {"training/micro-batches": 4, "training/actor-replay-fill": 2}
     driver = {"launch/arguments": 1, "launch/muster": 1}
     return [
         _process(20118, "driver", "python -m miles_periodic.compat.train", driver),

@@ -13,6 +13,7 @@ from miles_periodic.compat.bindings import (
     cancellation,
     rollout_flight,
     rollout_scope,
+    rollout_traffic,
     weight_versions,
 )
 from miles_periodic.compat.bindings import features as features_module
@@ -66,11 +67,8 @@ def process(monkeypatch):
 
     def use(*features):
         made = build_manager(features)
-        for module in (cancellation, features_module):
+        for module in (cancellation, features_module, rollout_traffic):
             monkeypatch.setattr(module, "manager", lambda: made)
-        from miles_periodic.compat.bindings import rollout_traffic
-
-        monkeypatch.setattr(rollout_traffic, "manager", lambda: made)
 
     process.use = use
     return process
