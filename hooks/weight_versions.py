@@ -6,14 +6,19 @@ A server that was started anew reports a name, such as `default`, until it is up
 from __future__ import annotations
 
 
+def is_count(version: str) -> bool:
+    """Whether a weight version is a count of updates, and not a name."""
+    return version.isascii() and version.isdigit()
+
+
 def is_older(version: str, than: str) -> bool:
     """Whether a weight version is an earlier one; a name comes before every number.
 
     Two names have no order.
     """
-    if not than.isdigit():
+    if not is_count(than):
         return False
-    return not version.isdigit() or int(version) < int(than)
+    return not is_count(version) or int(version) < int(than)
 
 
 def newer(one: str | None, other: str | None) -> str | None:

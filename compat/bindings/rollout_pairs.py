@@ -96,8 +96,9 @@ def _key_of(url: str) -> tuple[int, str]:
 
 async def _ask(router: str) -> Servers:
     response = await _client().get(f"{router}/workers")
-    if response.status_code != 200:
+    if response.status_code in (404, 405):  # a router that knows no pairs
         return Servers()
+    response.raise_for_status()
     workers = response.json().get("workers", ())
     of_role = {
         role: sorted(

@@ -48,7 +48,9 @@ def join(
     first_header, first = halves.read(prefill, "prefill server", start, halves.middle)
     if first_header != header:
         raise halves.refuse("the halves are of different forms", start, halves.end)
-    if len(first) // row_bytes < num_prefilled or len(first) % row_bytes:
+    # One row more may come; a server that ignored the start sends two or more, and others.
+    most = num_prompt_tokens - start + 1
+    if not num_prefilled <= len(first) // row_bytes <= most or len(first) % row_bytes:
         raise halves.refuse(
             f"the prefill server answered {len(first)} bytes, where {num_prefilled} rows of "
             f"{row_bytes} bytes were due",

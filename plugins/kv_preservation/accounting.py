@@ -80,6 +80,8 @@ class KVAccount:
         tokens: the request's token ids.
         """
         meta = response.get("meta_info") or {}
+        if _never_ran(meta):
+            return
         cached = int(meta.get("cached_tokens") or 0)
         shared = common_prefix(held.tokens, tokens)
         computed = [*tokens, *_new_tokens(response)[:-1]]
@@ -112,6 +114,12 @@ class KVAccount:
     def _saw(self, version: str | None) -> None:
         if version and not (self._newest and is_older(version, self._newest)):
             self._newest = version
+
+
+def _never_ran(meta: Mapping[str, Any]) -> bool:
+    """Whether a request was aborted while it waited: it computed nothing and holds nothing."""
+    is_aborted = (meta.get("finish_reason") or {}).get("type") == "abort"
+    return is_aborted and not meta.get("cached_tokens") and not meta.get("completion_tokens")
 
 
 def _new_tokens(response: Mapping[str, Any]) -> list[int]:

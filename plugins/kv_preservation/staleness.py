@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from miles_periodic.hooks import PeriodicError
 from miles_periodic.hooks.values import Cancel, RolloutStep
+from miles_periodic.hooks.weight_versions import is_count
 from miles_periodic.plugins.kv_preservation.settings import SLUG
 
 SETTING = f"{SLUG}.max_off_policy_steps"
@@ -21,7 +22,7 @@ def steps_behind(start: str, current: str) -> int:
 
 
 def _number(version: str) -> int:
-    if version.isascii() and version.isdigit():
+    if is_count(version):
         return int(version)
     raise PeriodicError(
         f"The weight version {version!r} is no whole number, so that no age can be counted.",
@@ -47,7 +48,7 @@ def verdict(
         return Cancel(f"it started under weight version {start} and was answered by {served}")
     if current is None:
         return None
-    if current.isdigit() and not start.isdigit():
+    if is_count(current) and not is_count(start):
         return Cancel(f"its server has the weights {start!r}, while others have version {current}")
     behind = steps_behind(start, current)
     if behind > max_steps:
@@ -57,7 +58,7 @@ def verdict(
 
 def _is_older(served: str, start: str) -> bool:
     """Whether a server fell behind: one that was restarted reports a name instead of a count."""
-    return not served.isdigit() or int(served) < _number(start)
+    return not is_count(served) or int(served) < _number(start)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,7 @@ class Ages:
 def ages_of(step: RolloutStep) -> Ages:
     """The ages in a step, where versions are counts; no metric is worth ending a run for."""
     current = step.weight_version
-    if current is None or not current.isdigit():
+    if current is None or not is_count(current):
         return Ages(())
-    known = (start for start in step.start_weight_versions if start and start.isdigit())
+    known = (start for start in step.start_weight_versions if start and is_count(start))
     return Ages(tuple(steps_behind(start, current) for start in known))

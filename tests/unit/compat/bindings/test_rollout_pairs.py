@@ -42,7 +42,11 @@ class Network:
             raise OSError("no answer")
         if self.joins:
             self.workers = [*self.workers, self.joins.pop()]
-        return SimpleNamespace(status_code=200, json=lambda: {"workers": self.workers})
+        return SimpleNamespace(
+            status_code=200,
+            json=lambda: {"workers": self.workers},
+            raise_for_status=lambda: None,
+        )
 
     async def post(self, url, json):
         self.posted.append((url, json))

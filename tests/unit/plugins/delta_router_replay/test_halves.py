@@ -123,3 +123,9 @@ def test_a_half_that_is_no_base64_text_is_refused(half):
 def test_a_start_outside_of_the_prompt_is_refused(start, prompt, total):
     with pytest.raises(RouteRowsError, match="does not go with"):
         join("", "", start=start, num_prompt_tokens=prompt, num_tokens=total)
+
+
+def test_a_prefill_server_that_ignored_the_start_is_refused():
+    true, _, decode = halves_of(2, 6, 10)
+    with pytest.raises(RouteRowsError, match="where 4 rows"):
+        join(text(true[:6]), text(decode), start=2, num_prompt_tokens=6, num_tokens=10)

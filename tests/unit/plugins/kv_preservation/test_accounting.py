@@ -131,3 +131,10 @@ def test_counts_are_handed_over_once(account):
     turn(account, Held(), PROMPT, cached=8)
     assert account.drain().requests == 1
     assert account.drain() == Counts()
+
+
+def test_a_request_that_was_aborted_while_it_waited_computed_nothing(account):
+    held = Held()
+    turn(account, held, range(20))
+    turn(account, held, range(23), new=(), finish_reason={"type": "abort"}, completion_tokens=0)
+    assert account.counts.re_prefilled_tokens == 0 and account.counts.requests == 1
