@@ -96,9 +96,10 @@ def simulate(traffic: Traffic, choose: Choose, told: Told = lambda *answer: None
     servers = [Server() for _ in range(traffic.num_servers)]
     waiting = [_rollout(traffic, chance, number) for number in range(traffic.num_rollouts)]
     waiting.reverse()
-    events = [(chance.random(), n, "start", waiting.pop()) for n in range(traffic.num_open)]
+    num_open = min(traffic.num_open, traffic.num_rollouts)
+    events = [(chance.random(), n, "start", waiting.pop()) for n in range(num_open)]
     heapq.heapify(events)
-    outcome, order, last, next_reading = Outcome(), traffic.num_open, {}, 0.0
+    outcome, order, last, next_reading = Outcome(), num_open, {}, 0.0
     while events:
         now, _, kind, what = heapq.heappop(events)
         if now >= next_reading:

@@ -14,6 +14,7 @@ class DecodeRadixCacheSettings(FeatureSettings):
     """Send two small requests through every decode server that came up, and end the run where the
     second one does not reuse what the first one generated."""
 
-    refuse_unpaired: bool = True
+    refuse_unpaired: bool | None = None
     """Let a decode server answer 400 to a request that names no prefill server, which would end
-    its scheduler otherwise."""
+    its scheduler otherwise. Left out: where the tree's shapes are known, and the plan names a
+    tree where they are not; true: required; false: off."""

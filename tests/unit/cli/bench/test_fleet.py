@@ -1,5 +1,7 @@
 """The model fleet: the same traffic for every choice, nothing reused that is not held."""
 
+import dataclasses
+
 import pytest
 
 from miles_periodic.cli.bench.fleet import Server, Traffic, simulate
@@ -10,6 +12,11 @@ SMALL = Traffic(num_servers=4, num_rollouts=24, num_open=8, prompt_tokens=64, tu
 def test_every_turn_of_every_rollout_is_taken_once():
     outcome = simulate(SMALL, lambda rollout, servers: 0)
     assert outcome.num_turns == SMALL.num_rollouts * SMALL.num_turns
+
+
+def test_a_fleet_with_room_for_more_rollouts_than_there_are_runs_them_all():
+    few = dataclasses.replace(SMALL, num_rollouts=3)
+    assert simulate(few, lambda rollout, servers: 0).num_turns == 3 * few.num_turns
 
 
 def test_a_rollout_that_stays_finds_everything_and_one_that_always_moves_only_its_prompt():
