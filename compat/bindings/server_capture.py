@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from types import ModuleType
+from typing import Any
 
 from miles_periodic.hooks.errors import PeriodicError
 
@@ -43,7 +44,7 @@ def check_room(wrapped, instance, args, kwargs):
     module = sys.modules[type(instance).__module__]
     chunk, num_ranks = _chunk_and_ranks(module)
     if _draft_writes(module):
-        raise _draft(module.get_global_server_args().speculative_algorithm)
+        raise _draft(_server_args(module).speculative_algorithm)
     if chunk is None or chunk <= 0:
         raise _too_small(
             "a bound on the tokens of one prefill",
@@ -67,15 +68,21 @@ def _chunk_and_ranks(module: ModuleType) -> tuple[int | None, int]:
     """The chunked prefill size and the number of data-parallel ranks, as that module reads them."""
     if hasattr(module, "get_schedule"):
         return module.get_schedule().chunked_prefill_size, module.get_parallel().num_dp_ranks
-    arguments = module.get_global_server_args()
+    arguments = _server_args(module)
     return arguments.chunked_prefill_size, arguments.dp_size
+
+
+def _server_args(module: ModuleType) -> Any:
+    """The server's arguments, under the name by which that module reads them."""
+    read = getattr(module, "get_server_args", None) or module.get_global_server_args
+    return read()
 
 
 def _draft_writes(module: ModuleType) -> bool:
     """Whether there is a draft model, and nothing that keeps it from capturing its routes."""
     if hasattr(module, "disable_routed_experts_capture_for_draft"):
         return False
-    return bool(getattr(module.get_global_server_args(), "speculative_algorithm", None))
+    return bool(getattr(_server_args(module), "speculative_algorithm", None))
 
 
 def _draft(algorithm: str) -> PeriodicError:

@@ -261,12 +261,14 @@ class Capturer:
         self.device_cache = SimpleNamespace(buffer=np.zeros(num_rows))
 
 
-@pytest.fixture
-def started(monkeypatch):
+@pytest.fixture(params=["get_global_server_args", "get_server_args"])
+def started(monkeypatch, request):
+    """A capturer that is made, on a tree that reads its arguments by either name."""
+
     def start(num_rows, chunk, num_running, num_ranks=1):
         arguments = SimpleNamespace(chunked_prefill_size=chunk, dp_size=num_ranks)
         module = sys.modules[Capturer.__module__]
-        monkeypatch.setattr(module, "get_global_server_args", lambda: arguments, raising=False)
+        monkeypatch.setattr(module, request.param, lambda: arguments, raising=False)
 
         def native(model_config, max_running_requests):
             return None
