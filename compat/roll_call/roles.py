@@ -15,7 +15,6 @@ _ROLES = (
     (r"ray::SGLangEngine", "engine"),
     (r"ray::(IDLE|\S*InfoActor|Lock|\S+)", "ray-worker"),
     (r"miles-router", "router"),
-    (r"miles-session-server", "session-server"),
     (r"sglang::scheduler", "scheduler"),
     (r"sglang::detokenizer", "detokenizer"),
     (r"sglang::data_parallel_controller", "data-parallel-controller"),
@@ -38,7 +37,6 @@ ROLES_OF_A_RUN = (
     "detokenizer",
     "data-parallel-controller",
     "server",
-    "session-server",
 )
 
 #: Roles that a run may do without; the muster asks for them where the driver says that it has them.

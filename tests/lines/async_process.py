@@ -19,8 +19,8 @@ TREE = sys.argv[1]
 sys.path.insert(0, TREE)
 
 from json_server import JsonServer  # noqa: E402
+from lone_process import join  # noqa: E402
 
-from miles_periodic.compat import boot  # noqa: E402
 from miles_periodic.compat.catalog import bindings_named  # noqa: E402
 from miles_periodic.compat.manifest import FeatureReference, RunManifest  # noqa: E402
 from miles_periodic.compat.plan import make_plan  # noqa: E402
@@ -35,24 +35,6 @@ SLOW = "9 9 9"
 logged: list[dict] = []
 
 
-class Member:
-    """A place in a roll call that nobody keeps."""
-
-    def __init__(self, manifest):
-        self.manifest = manifest
-
-    def report_applied(self, binding, applied):
-        pass
-
-    def count(self, name):
-        pass
-
-    def report_failure(self, name, reason):
-        print(f"{name}: {reason}", file=sys.stderr)
-
-    notice = print
-
-
 def put_in() -> None:
     """The bindings that a run on this tree gets."""
     trees = {"miles": Tree.at("miles", TREE)}
@@ -61,8 +43,7 @@ def put_in() -> None:
     bindings = bindings_named(decision.bindings)
     reference = FeatureReference.of(KVPreservation, SETTINGS)
     manifest = RunManifest("run", "", "", (reference,), bindings)
-    boot._member = Member(manifest)
-    boot._register_bindings(manifest)
+    join(manifest)
 
 
 class Server(JsonServer):

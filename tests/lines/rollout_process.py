@@ -23,8 +23,8 @@ sys.path.insert(0, str(TREE))
 sys.path.insert(1, str(Path(__file__).parent))
 
 import small_server  # noqa: E402
+from lone_process import join  # noqa: E402
 
-from miles_periodic.compat import boot  # noqa: E402
 from miles_periodic.compat.catalog import binding_names, bindings_named  # noqa: E402
 from miles_periodic.compat.manifest import FeatureReference, RunManifest  # noqa: E402
 from miles_periodic.compat.tree import Tree  # noqa: E402
@@ -35,28 +35,11 @@ FEATURE = "miles_periodic.plugins.delta_router_replay.feature:DeltaRouterReplay"
 PROMPT = [1, 2, 3, 4, 5]
 
 
-class Member:
-    """A place in a roll call that nobody keeps."""
-
-    def __init__(self, manifest):
-        self.manifest = manifest
-
-    def report_applied(self, binding, applied):
-        pass
-
-    def count(self, name):
-        pass
-
-    def report_failure(self, name, reason):
-        print(f"{name}: {reason}", file=sys.stderr)
-
-
 def put_in():
     features = [FeatureReference(SLUG, FEATURE, {"prove_round_trip": False})]
     bindings = bindings_named(binding_names(SLUG, "miles", Tree.at("miles", TREE)))
     manifest = RunManifest("run", "", "", tuple(features), bindings)
-    boot._member = Member(manifest)
-    boot._register_bindings(manifest)
+    join(manifest)
 
 
 class Tokenizer:

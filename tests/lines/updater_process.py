@@ -21,8 +21,8 @@ sys.path.insert(0, TREE)
 import ray  # noqa: E402
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
+from lone_process import join  # noqa: E402
 
-from miles_periodic.compat import boot  # noqa: E402
 from miles_periodic.compat.catalog import bindings_named, names_for_settings  # noqa: E402
 from miles_periodic.compat.manifest import RunManifest  # noqa: E402
 from miles_periodic.compat.tree import Tree  # noqa: E402
@@ -38,22 +38,6 @@ HOLLOW = (*FSDP, MEGATRON, f"{MEGATRON}.update_weight", "miles.backends.training
 UNSHARED = SimpleNamespace(serialize=lambda *tensors, **options: "tensors")
 
 
-class Member:
-    """A place in a roll call that nobody keeps."""
-
-    def __init__(self, manifest):
-        self.manifest = manifest
-
-    def report_applied(self, binding, applied):
-        pass
-
-    def count(self, name):
-        pass
-
-    def report_failure(self, name, reason):
-        print(f"{name}: {reason}", file=sys.stderr)
-
-
 def hollow_out() -> None:
     """Let the modules of the trainers' packages be imported one by one."""
     for name in HOLLOW:
@@ -67,8 +51,7 @@ def put_in() -> None:
     """The bindings of the setting, as a run on this tree gets them."""
     names = names_for_settings(SLUG, "miles", [SETTING], Tree.at("miles", TREE))
     manifest = RunManifest("run", "", "", (), bindings_named(names))
-    boot._member = Member(manifest)
-    boot._register_bindings(manifest)
+    join(manifest)
 
 
 class Handle:
