@@ -7,13 +7,13 @@ on are the decode server's. Both halves start at the row that the request asked 
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import Mapping
 from typing import Any
 
+import pybase64
+
 from miles_periodic.plugins.delta_router_replay import wire
-from miles_periodic.plugins.delta_router_replay.payload import RouteRowsError
+from miles_periodic.plugins.delta_router_replay.payload import RouteRowsError, bytes_of
 
 
 def join(
@@ -44,7 +44,7 @@ def join(
     header, rows = halves.read(decode, "decode server", start, start + num_decoded)
     row_bytes = halves.row_bytes(rows, num_decoded)
     if not num_prefilled:
-        return base64.b64encode(header + rows).decode()
+        return pybase64.b64encode(header + rows).decode()
     first_header, first = halves.read(prefill, "prefill server", start, halves.middle)
     if first_header != header:
         raise halves.refuse("the halves are of different forms", start, halves.end)
@@ -58,7 +58,7 @@ def join(
             halves.middle,
         )
     split = num_prefilled * row_bytes
-    return base64.b64encode(header + first[:split] + rows[split:]).decode()
+    return pybase64.b64encode(header + first[:split] + rows[split:]).decode()
 
 
 def joined(
@@ -98,12 +98,11 @@ class _Halves:
         if not isinstance(half, str | bytes | bytearray | memoryview):
             raise self.refuse(f"the {server} answered no routed experts", first_row, end_row)
         try:
-            content = base64.b64decode(half, validate=True) if isinstance(half, str) else half
-        except (binascii.Error, ValueError) as error:
+            content = bytes_of(half)
+        except ValueError as error:
             raise self.refuse(f"the {server}'s half is no base64 text", first_row, end_row) from (
                 error
             )
-        content = bytes(content)
         size = wire.HEADER_BYTES if wire.is_blob(content) else 0
         return content[:size], content[size:]
 

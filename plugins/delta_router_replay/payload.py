@@ -42,7 +42,7 @@ def compact_dtype(num_experts: int) -> np.dtype:
     """uint8 up to 256 experts, uint16 up to 65,536: from the model, never from the data seen."""
     if not 1 <= num_experts <= 1 << 16:
         raise ValueError(f"num_experts must lie in [1, 65536], not {num_experts}")
-    return np.dtype(np.uint8 if num_experts <= 256 else np.uint16)
+    return wire.wire_dtype(num_experts)
 
 
 def decode(
@@ -63,7 +63,7 @@ def decode(
     """
     if isinstance(payload, np.ndarray):
         return _shaped(payload, num_layers, top_k)
-    content = _bytes_of(payload)
+    content = bytes_of(payload)
     if wire_dtype == "int32" and wire.is_blob(content):
         return _of_blob(content, num_layers, top_k, first_row)
     dtype = np.dtype(_WIRE_DTYPES[wire_dtype])
@@ -172,7 +172,8 @@ def _first_bytes(text: str) -> bytes:
         return b""
 
 
-def _bytes_of(payload: Any) -> bytes:
+def bytes_of(payload: Any) -> bytes:
+    """The bytes that a payload carries as base64 text or as bytes; ValueError where it is none."""
     if isinstance(payload, str):
         try:
             payload = pybase64.b64decode(payload, validate=True)

@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -13,7 +12,7 @@ from weight_updates import serving
 
 from miles_periodic.compat.catalog import bindings_named
 from miles_periodic.compat.cpu.environment import cpu_environment
-from miles_periodic.compat.cpu.sglang_server import free_port
+from miles_periodic.compat.cpu.miles_router import MilesRouterProcess, RouterSetup
 from miles_periodic.compat.manifest import FeatureReference, RunManifest
 from miles_periodic.compat.plan import make_plan
 from miles_periodic.compat.roll_call.server import RollCallServer
@@ -37,13 +36,10 @@ def weights(sglang_path, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def router_port(weights):
-    port = free_port()
-    command = [sys.executable, str(HERE / "miles_router.py"), str(port), weights.server.url]
-    environment = {**os.environ, **cpu_environment()}
-    with subprocess.Popen(command, env=environment, start_new_session=True) as router:
-        yield port
-        os.killpg(router.pid, signal.SIGKILL)
+def router_port(weights, tmp_path_factory):
+    setup = RouterSetup([weights.server.url])
+    with MilesRouterProcess(setup, tmp_path_factory.mktemp("router") / "log") as router:
+        yield router.port
 
 
 def run_in_a_run(weights, router_port):
