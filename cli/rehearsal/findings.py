@@ -7,7 +7,7 @@ did unequal work are compared per trained row, and what was not measured is call
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -195,21 +195,14 @@ def processes_finding(result: Result) -> Finding:
         claim = "not seen, the run with features on is missing"
         return Finding("Bindings", claim, "unknown", _reach(off), NOT_MEASURED, "bindings applied")
     claim = f"{_reach(on)}; {_reach(off)} with features off"
-    silent = never_consulted(on)
+    silent = on.never_consulted
     caution = f"Applied and never consulted: {_first_names(silent)}." if silent else ""
     return Finding("Bindings", claim, "same", _reach(off), _reach(on), "bindings applied", caution)
 
 
-def _first_names(names: list[str]) -> str:
+def _first_names(names: Sequence[str]) -> str:
     more = f" and {len(names) - MAX_NAMES:,} more" if len(names) > MAX_NAMES else ""
     return ", ".join(names[:MAX_NAMES]) + more
-
-
-def never_consulted(run: Run) -> list[str]:
-    """Bindings that were applied somewhere in a run and consulted nowhere."""
-    applied = {name for process in run.processes for name in process.applied}
-    consulted = {name for process in run.processes for name in process.consulted}
-    return sorted(applied - consulted)
 
 
 def _reach(run: Run | None) -> str:

@@ -182,6 +182,7 @@ class Run(_Part):
     packing: Packing | None = None
     training: Training | None = None
     weight_versions: tuple[str, ...] = ()
+    never_consulted: tuple[str, ...] = ()
 
     def seconds_by_phase(self) -> dict[str, float]:
         """Seconds per phase name, over all steps, in the order of first occurrence."""

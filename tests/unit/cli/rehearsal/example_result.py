@@ -213,6 +213,7 @@ def _run_on() -> dict[str, Any]:
         },
         "training": _training(0.0041, 0.0042),
         "weight_versions": ["1", "2", "3"],
+        "never_consulted": ["rollout/refactored-scope"],
     }
 
 

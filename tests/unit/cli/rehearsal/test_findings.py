@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from miles_periodic.cli.rehearsal.findings import (
-    never_consulted,
     packing_finding,
     prefix_finding,
     processes_finding,
@@ -138,9 +137,9 @@ def test_bindings_are_counted_in_both_runs(passed):
     assert "rollout/refactored-scope" in finding.caution
 
 
-def test_a_binding_consulted_in_one_process_was_consulted(passed):
+def test_bindings_that_the_roll_call_missed_are_named(passed):
     run = read_result(passed).runs.on
-    assert never_consulted(run) == ["rollout/refactored-scope"]
+    assert run.never_consulted == ("rollout/refactored-scope",)
 
 
 def test_a_feature_without_a_measure_claims_nothing(passed):

@@ -174,6 +174,7 @@ OPTIONAL = [
             "packing",
             "training",
             "weight_versions",
+            "never_consulted",
         )
     ),
 ]

@@ -103,6 +103,16 @@ def test_a_binding_that_nobody_called_is_reported(server):
     assert server.roll.never_consulted() == ["a/b"]
 
 
+def test_a_binding_consulted_in_one_process_was_consulted(server):
+    with connect(server) as one, connect(server) as other:
+        for line in (one, other):
+            line.sendall(hello(server) + wire.pack(wire.APPLIED, binding="a/b"))
+        other.sendall(wire.pack(wire.CONSULTED, counts={"a/b": 1}, title=""))
+        for line in (one, other):
+            ask_muster(line)
+    assert server.roll.never_consulted() == []
+
+
 def test_a_process_of_a_role_that_never_said_hello_is_found_in_the_process_table(server):
     import os
     import subprocess
