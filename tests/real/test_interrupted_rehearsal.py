@@ -29,6 +29,8 @@ def rehearsal_process(tmp_path):
         stderr=subprocess.STDOUT,
         text=True,
         env={**os.environ, "TMPDIR": str(folder)},
+        # Tests that a shell started in the background inherit that interrupts are ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     child.folder = folder
     yield child
