@@ -22,6 +22,8 @@ PACKAGES = [path.parent for path in MODULES if path.name == "__init__.py"]
 OFFLOAD = "miles_periodic.plugins.chunked_optimizer_offload"
 NEEDS_TORCH = {
     "miles_periodic.compat.cpu.cuda_mode",
+    "miles_periodic.compat.cpu.fused_adam",
+    "miles_periodic.compat.cpu.megatron_models",
     *(
         f"{OFFLOAD}.{name}"
         for name in (
