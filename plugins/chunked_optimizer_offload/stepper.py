@@ -29,6 +29,12 @@ from miles_periodic.plugins.chunked_optimizer_offload.workspace import (
     fit_slots,
 )
 
+#: The first load and the last drain overlap nothing: one chunk's time each way. A step that is
+#: free to choose is cut into so many that this is little,
+NUM_CHUNKS = 32
+#: but not into chunks of fewer elements, whose copies would wait for the host more than they move.
+SHORTEST = 1 << 18
+
 OnStepped = Callable[[Sequence[SteppedPiece]], None]
 
 
@@ -176,7 +182,10 @@ class Stepper:
     def _allocate(self, costs: Costs, kinds: Mapping[str, torch.dtype]) -> None:
         num_slots, length = fit_slots(self.limits.workspace_bytes, self.limits.chunk_bytes, costs)
         everything = sum(aligned(extent.length) for extent in self.residency.extents)
+        if self.limits.chunk_bytes is None:
+            length = min(length, max(aligned(everything // NUM_CHUNKS), SHORTEST))
         length = max(min(length, everything), aligned(1))
+        num_slots = max(min(num_slots, -(-everything // length)), 1)
         self.workspace = Workspace(self.residency.device, kinds, num_slots, length)
         self._pipeline = Pipeline(num_slots, self.lanes.new_event)
         # The allocator may hand out memory that work on the current stream is still using.
