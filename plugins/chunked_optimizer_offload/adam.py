@@ -243,8 +243,8 @@ class ChunkedAdam(torch.optim.AdamW):
 
     def _make_parts(self, rule: Rule, limits: Limits, moment_dtype: torch.dtype) -> None:
         self._residency = Residency()
-        self._moments = Moments(self._residency, rule, moment_dtype)
         self._stepper = Stepper(self._residency, rule, limits)
+        self._moments = Moments(self._residency, rule, moment_dtype, self._stepper.synchronize)
 
     def _rebuild(self, kept: dict[str, Any]) -> None:
         """A copy of a released optimizer: released, too."""

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 
 MOMENTS = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")
+#: Dtypes whose numbers mean what they say.
+_WHOLE = (torch.float32, torch.bfloat16, torch.float64)
 
 
 class Held:
@@ -59,10 +61,10 @@ def check_state(
                 f"{kind} of parameter {number} has shape {tuple(moment.shape)}, the parameter "
                 f"{tuple(param.shape)}: load the state of this model and this sharding."
             )
-        if not moment.is_floating_point() or moment.dtype.itemsize == 1:
+        if moment.dtype not in _WHOLE:
             raise ValueError(
-                f"{kind} of parameter {number} is {moment.dtype}, whose scales are not in it: "
-                "load moments of torch.float32 or torch.bfloat16."
+                f"{kind} of parameter {number} is {moment.dtype}, which needs scales that the "
+                "state does not carry: load moments of torch.float32 or torch.bfloat16."
             )
 
 

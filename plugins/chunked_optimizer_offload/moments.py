@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from typing import Any
 
 import torch
@@ -17,15 +17,22 @@ State = MutableMapping[Any, Any]
 
 
 class Moments:
-    """dtype: how moments are stored. Masters are fp32."""
+    """dtype: how moments are stored; masters are fp32. settle: returns when host memory is not
+    written by a step any more."""
 
-    def __init__(self, residency: Residency, rule: Rule, dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        residency: Residency,
+        rule: Rule,
+        dtype: torch.dtype,
+        settle: Callable[[], None],
+    ) -> None:
         if dtype not in (torch.float32, torch.bfloat16):
             raise ValueError(
                 f"moment_dtype={dtype} cannot be had: FP8 and FP16 moments need scales, which "
                 "host memory would not hold. Give torch.float32 or torch.bfloat16."
             )
-        self.residency, self.rule, self.dtype = residency, rule, dtype
+        self.residency, self.rule, self.dtype, self.settle = residency, rule, dtype, settle
         self._views: dict[int, dict[str, torch.Tensor]] = {}
 
     def kinds(self, groups: Iterable[Mapping[str, Any]]) -> dict[str, torch.dtype]:
@@ -89,31 +96,37 @@ class Moments:
         for group in groups:
             numbers = [self.residency.number[param] for param in group["params"]]
             stepped = [number for number in numbers if number in counts]
+            if not self.rule.step_in_group:
+                group.pop("step", None)
+            elif stepped:
+                group["step"] = int(counts[stepped[0]])
             for number in stepped:
                 param = self.residency.params[number]
                 entry = {k: v for k, v in loaded[param].items() if k != "step"}
                 counter = self._counter(counts[number], group)
                 state[param] = entry if self.rule.step_in_group else {"step": counter, **entry}
                 self.ready(state, number, group)
-            if self.rule.step_in_group and stepped:
-                group["step"] = int(counts[stepped[0]])
-            elif not self.rule.step_in_group:
-                group.pop("step", None)
         return state
 
     def _put(self, mine: MutableMapping[str, Any], number: int, kind: str) -> None:
-        residency, views = self.residency, self._views.setdefault(number, {})
-        known = views.get(kind)
+        views = self._views.setdefault(number, {})
         given = mine.get(kind)
-        if known is None:
-            residency.host.add_kind(kind, self.dtype)
-            shape = residency.params[number].shape
-            views[kind] = residency.host.view(kind, residency.extents[number], shape)
+        if given is not None and given is views.get(kind):
+            return
+        self.settle()
+        if kind not in views:
+            views[kind] = self._view(number, kind)
         elif given is None:
-            known.zero_()
-        if given is not None and given is not known:
+            views[kind].zero_()
+        if given is not None:
             views[kind].copy_(given)
         mine[kind] = views[kind]
+
+    def _view(self, number: int, kind: str) -> torch.Tensor:
+        residency = self.residency
+        residency.host.add_kind(kind, self.dtype)
+        shape = residency.params[number].shape
+        return residency.host.view(kind, residency.extents[number], shape)
 
     def _counter(self, count: float, group: Mapping[str, Any]) -> torch.Tensor:
         _, dtype = self.rule.counter(group, self.residency.device)

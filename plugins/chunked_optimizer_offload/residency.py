@@ -32,6 +32,7 @@ class Residency:
         self.device = torch.device("cpu")
         self.host = HostMemory(pinned=False)
         self._placeholders: dict[int, torch.Tensor] = {}
+        self._versions: dict[int, int] = {}
         self._nan: torch.Tensor | None = None
 
     def check(self, params: Sequence[torch.Tensor]) -> None:
@@ -40,7 +41,7 @@ class Residency:
         for param in params:
             if type(param) not in (torch.Tensor, torch.nn.Parameter):
                 raise TypeError(
-                    f"a {type(param).__name__} of shape {tuple(param.shape)} cannot be taken over: "
+                    f"{type(param).__name__} of shape {tuple(param.shape)} cannot be taken over: "
                     "give plain tensors or Parameters."
                 )
             if param.dtype != torch.float32 or param.layout != torch.strided:
@@ -118,7 +119,7 @@ class Residency:
             try:
                 self._check_shape(number)
                 self.master(number).copy_(self.params[number].data)
-            except Exception as error:
+            except BaseException as error:
                 errors.append(error)
             finally:
                 self._put_placeholder(number)
@@ -139,14 +140,19 @@ class Residency:
         self.give(range(len(self.params)))
         self.resident.clear()
         self._placeholders.clear()
+        self._nan = None
         self.taken = False
 
     def check_untouched(self, number: int) -> None:
         """Raise RuntimeError where a parameter shows something else than its placeholder."""
         param, placeholder = self.params[number], self._placeholders[number]
         same = param.data_ptr() == placeholder.data_ptr() or not param.numel()
-        # A single element can be written: it shares its memory with no other.
-        if not same or (param.numel() == 1 and not bool(placeholder.isnan())):
+        # A single element can be written: it shares its memory with no other. Its value is not
+        # looked at on a GPU, because that would wait for the backward pass.
+        if param.numel() == 1:
+            same &= param._version == self._versions[number]
+            same &= self.device.type != "cpu" or bool(placeholder.isnan())
+        if not same:
             raise RuntimeError(
                 f"parameter {number} of shape {tuple(param.shape)} was written while its data is "
                 "in host memory, so the write would be lost: write inside resident(), or to "
@@ -168,6 +174,7 @@ class Residency:
         elif param.numel() == 1:
             self._placeholders[number].fill_(torch.nan)
         param.data = self._placeholders[number]
+        self._versions[number] = param._version
         self.resident.discard(number)
 
     def _check_shape(self, number: int) -> None:

@@ -116,6 +116,8 @@ class GroupStepRule:
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self.optimizer = optimizer
+        decoupled = getattr(optimizer, "use_decoupled_grad", False)
+        self._gradient = "decoupled_grad" if decoupled else "grad"
 
     def check(self, group: Mapping[str, Any]) -> None:
         for option in ("capturable", "amsgrad", "master_weights", "differentiable"):
@@ -139,7 +141,7 @@ class GroupStepRule:
         self.optimizer.state.clear()
         for piece in pieces:
             master = piece.master.detach()
-            master.grad = piece.grad
+            setattr(master, self._gradient, piece.grad)
             self.optimizer.state[master] = {
                 "exp_avg": piece.exp_avg,
                 "exp_avg_sq": piece.exp_avg_sq,

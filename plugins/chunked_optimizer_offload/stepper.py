@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -25,18 +26,31 @@ from miles_periodic.plugins.chunked_optimizer_offload.workspace import (
     MASTER,
     Costs,
     Workspace,
-    check_limits,
+    fit_slots,
 )
+
+#: The first load and the last drain overlap nothing: one chunk's time each way. A step that is
+#: free to choose is cut into so many that this is little,
+NUM_CHUNKS = 32
+#: but not into chunks of fewer elements, whose copies would wait for the host more than they move.
+SHORTEST = 1 << 18
 
 OnStepped = Callable[[Sequence[SteppedPiece]], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a user gives. chunk_bytes: None for as many as let four chunks into the workspace."""
+    """What a user gives. chunk_bytes: None for as many as let four chunks into the workspace.
+
+    Raises TypeError on what is no whole number.
+    """
 
     workspace_bytes: int
     chunk_bytes: int | None
+
+    def __post_init__(self) -> None:
+        operator.index(self.workspace_bytes)
+        operator.index(self.chunk_bytes or 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +80,9 @@ class StepFailed(RuntimeError):
     written back, so that masters and moments belong to two different steps.
     """
 
-    def __init__(self, chunk: int, num_chunks: int, half_stepped: bool, error: Exception) -> None:
+    def __init__(
+        self, chunk: int, num_chunks: int, half_stepped: bool, error: BaseException
+    ) -> None:
         self.chunk, self.num_chunks, self.half_stepped = chunk, num_chunks, half_stepped
         state = (
             "The optimizer is half stepped: chunks before it are stepped, the others are not, and "
@@ -82,6 +98,7 @@ class Stepper:
     """Streams the parameters of a step through the workspace.
 
     on_stepped: called on the step lane with each chunk's pieces, while they are on the device.
+    make_lanes: what a step's lanes come from; the device's own, unless it is replaced.
     half_stepped: the message of a step that broke off between two write-backs, else empty.
     """
 
@@ -90,9 +107,9 @@ class Stepper:
         self.on_stepped: OnStepped | None = None
         self.half_stepped = ""
         self.last = StepReport()
+        self.make_lanes: Callable[[], Lanes] | None = None
         self.lanes: Lanes | None = None
         self.workspace: Workspace | None = None
-        self._maker: LaneMaker | None = None
         self._pipeline: Pipeline | None = None
         self._workspace_key: Any = None
         self._plan_key: Any = None
@@ -116,7 +133,7 @@ class Stepper:
             self.rule.check(group)
         passing = max((self.rule.passing_bytes(group) for group in groups), default=0)
         costs = Costs.of(kinds, passing)
-        check_limits(self.limits.workspace_bytes, self.limits.chunk_bytes, costs)
+        fit_slots(self.limits.workspace_bytes, self.limits.chunk_bytes, costs)
         return costs
 
     def run(
@@ -149,10 +166,12 @@ class Stepper:
     def _make_ready(
         self, groups: Sequence[Mapping[str, Any]], kinds: Mapping[str, torch.dtype]
     ) -> Lanes:
-        device = self.residency.device
-        self._maker = self._maker or LaneMaker(device)
-        self.lanes = self._maker.lanes()
+        if self.make_lanes is None:
+            self.make_lanes = LaneMaker(self.residency.device).lanes
+        self.lanes = self.make_lanes()
         costs = self.fit(groups, kinds)
+        for kind, dtype in kinds.items():
+            self.residency.host.add_kind(kind, dtype)
         key = (tuple(kinds.items()), costs, len(self.residency.params))
         if key != self._workspace_key:
             self.drop_workspace()
@@ -161,11 +180,12 @@ class Stepper:
         return self.lanes
 
     def _allocate(self, costs: Costs, kinds: Mapping[str, torch.dtype]) -> None:
-        num_slots, length = check_limits(
-            self.limits.workspace_bytes, self.limits.chunk_bytes, costs
-        )
+        num_slots, length = fit_slots(self.limits.workspace_bytes, self.limits.chunk_bytes, costs)
         everything = sum(aligned(extent.length) for extent in self.residency.extents)
+        if self.limits.chunk_bytes is None:
+            length = min(length, max(aligned(everything // NUM_CHUNKS), SHORTEST))
         length = max(min(length, everything), aligned(1))
+        num_slots = max(min(num_slots, -(-everything // length)), 1)
         self.workspace = Workspace(self.residency.device, kinds, num_slots, length)
         self._pipeline = Pipeline(num_slots, self.lanes.new_event)
         # The allocator may hand out memory that work on the current stream is still using.
@@ -213,15 +233,12 @@ class Stepper:
         )
 
     def _break_off(self, num_chunks: int, error: BaseException) -> None:
-        """Let every lane come to rest, and say what state that leaves."""
+        """Say what state a failure leaves, and let every lane come to rest."""
+        failed = StepFailed(self._pipeline.chunk, num_chunks, self._pipeline.num_written > 0, error)
+        self.half_stepped = str(failed) if failed.half_stepped else ""
         self.lanes.synchronize()
-        half = self._pipeline.num_written > 0
         if isinstance(error, Exception):
-            failed = StepFailed(self._pipeline.chunk, num_chunks, half, error)
-            self.half_stepped = str(failed) if half else ""
             raise failed from error
-        chunk = self._pipeline.chunk
-        self.half_stepped = f"chunk {chunk} of {num_chunks} was interrupted." if half else ""
 
 
 def _step_piece(piece: PreparedPiece, work: Stepped, counter: torch.Tensor) -> StepPiece:

@@ -44,29 +44,34 @@ class Costs:
         return elements * length + _FP32_BYTES * (length // ALIGNMENT)
 
 
-def check_limits(workspace_bytes: int, chunk_bytes: int | None, costs: Costs) -> tuple[int, int]:
+def fit_slots(workspace_bytes: int, chunk_bytes: int | None, costs: Costs) -> tuple[int, int]:
     """Number of slots, and elements of each, that keep the workspace within its limit.
 
-    Raises ValueError, with the smallest workspace that would do, where no three slots fit.
+    chunk_bytes: of one slot; None for as many as let `MAX_SLOTS` into the workspace. Raises
+    ValueError, with the least that would do, where `MIN_SLOTS` do not fit.
     """
-    wanted = MAX_SLOTS if chunk_bytes is None else MIN_SLOTS
-    unit = costs.num_bytes(wanted, ALIGNMENT)
-    length = workspace_bytes // unit if chunk_bytes is None else chunk_bytes // costs.slot
-    length = length * ALIGNMENT if chunk_bytes is None else length // ALIGNMENT * ALIGNMENT
-    if chunk_bytes is not None and not length:
+    if chunk_bytes is None:
+        needed = costs.num_bytes(MAX_SLOTS, ALIGNMENT)
+        _check_room(workspace_bytes, needed, MAX_SLOTS, costs.slot * ALIGNMENT)
+        return MAX_SLOTS, workspace_bytes // needed * ALIGNMENT
+    length = chunk_bytes // (costs.slot * ALIGNMENT) * ALIGNMENT
+    if length < ALIGNMENT:
         raise ValueError(
-            f"chunk_bytes={chunk_bytes} holds no {ALIGNMENT} elements of {costs.slot} bytes: "
-            f"set it to at least {ALIGNMENT * costs.slot}"
+            f"chunk_bytes={chunk_bytes} is too small for {ALIGNMENT} elements of {costs.slot} "
+            f"bytes: set it to at least {costs.slot * ALIGNMENT}."
         )
-    needed = costs.num_bytes(wanted, length or ALIGNMENT)
-    if needed > workspace_bytes:
-        raise ValueError(
-            f"workspace_bytes={workspace_bytes} is too small for {wanted} chunks of "
-            f"{costs.slot * (length or ALIGNMENT)} bytes and what a step allocates: set it to at "
-            f"least {needed}" + (", or give a smaller chunk_bytes" if chunk_bytes else "")
-        )
+    _check_room(workspace_bytes, costs.num_bytes(MIN_SLOTS, length), MIN_SLOTS, chunk_bytes)
     fits = costs.num_bytes(MAX_SLOTS, length) <= workspace_bytes
-    return (MAX_SLOTS if fits else wanted), length
+    return (MAX_SLOTS if fits else MIN_SLOTS), length
+
+
+def _check_room(workspace_bytes: int, needed: int, num_slots: int, chunk_bytes: int) -> None:
+    if workspace_bytes < needed:
+        raise ValueError(
+            f"workspace_bytes={workspace_bytes} is too small for {num_slots} chunks of "
+            f"{chunk_bytes} bytes and what their step allocates: set it to at least {needed}, or "
+            "give smaller chunks."
+        )
 
 
 class Workspace:

@@ -21,6 +21,7 @@ PACKAGES = [path.parent for path in MODULES if path.name == "__init__.py"]
 #: Imported only inside a process that has torch.
 OFFLOAD = "miles_periodic.plugins.chunked_optimizer_offload"
 NEEDS_TORCH = {
+    "miles_periodic.cli.bench.offload_contest",
     "miles_periodic.compat.cpu.cuda_mode",
     "miles_periodic.compat.cpu.fused_adam",
     "miles_periodic.compat.cpu.megatron_models",
