@@ -31,8 +31,8 @@ cost C; m_s is the time of slot s, its dearest micro-batch. Slot time is the sum
    The weights: with x = l / M, x itself; for a whole k, floor((k + 1) x) / k, or x where (k + 1) x
    is whole (Fekete and Schepers 2001: sizes just over 1 / (k + 1) are counted as 1 / k);
    for e <= 1/2, 1 above 1 - e, 0 below e, x between (a sample above 1 - e leaves only room for
-   those below e); the average of any two of them; and 1 / k where a micro-batch holds exactly
-   k samples.
+   those below e); 1 / k where a micro-batch holds k samples, exactly or at most; and the average
+   of any two of them.
 """
 
 from __future__ import annotations
@@ -182,6 +182,8 @@ def _weights(problem: StepProblem) -> list[np.ndarray]:
     weights = [lengths / cap]
     weights += [_rounded_weight(lengths, cap, k) for k in range(1, NUM_ROUNDED_WEIGHTS + 1)]
     weights += [_cut_weight(lengths, cap, cut * cap // 16) for cut in range(1, NUM_CUT_WEIGHTS + 1)]
+    if problem.max_samples is not None:
+        weights.append(np.full(problem.num_samples, 1.0 / problem.max_samples))
     return weights + [(first + second) / 2 for first, second in combinations(weights, 2)]
 
 
