@@ -29,9 +29,7 @@ FEATURE = "miles_periodic.plugins.cost_aware_packing.feature:CostAwarePacking"
 
 
 def join() -> None:
-    names = names_for_settings(
-        SLUG, "megatron", ["megatron_scheduler"], Tree.at("megatron", TREE)
-    )
+    names = names_for_settings(SLUG, "megatron", ["megatron_scheduler"], Tree.at("megatron", TREE))
     reference = FeatureReference(SLUG, FEATURE, {})
     lone_process.join(RunManifest("run", "", "", (reference,), bindings_named(names)))
 
