@@ -5,6 +5,7 @@ data_parallel    split(): the same for trainers with per-rank sample lists
 schedule         the Schedule, its slot time and the rules that it keeps
 problem          one optimizer step as arrays: samples, bins, slots
 construct        first packings
+fold             those of exactly two samples per micro-batch
 local_search     exchanges that improve them
 lower_bound      what no schedule can go below, with the proof
 steps            which optimizer step a sample belongs to
