@@ -128,6 +128,15 @@ def test_the_commands_and_their_options_are_these():
         "miles bench": [],
         "miles bench boot": ["--json", "--runs"],
         "miles bench decode-radix": ["--json", "--path", "--sglang", "--turns"],
+        "miles bench offload": [
+            "--chunk-mib",
+            "--json",
+            "--kernel",
+            "--moment-dtype",
+            "--parameters",
+            "--steps",
+            "--workspace-mib",
+        ],
         "miles bench packing": ["--json"],
         "miles bench request-routing": ["--json", "--rollouts", "--servers"],
         "miles bench router-replay": [
