@@ -97,6 +97,10 @@ def equal_training(rank: Rank, steps: int, routes=None, **fields) -> dict:
     """Both kinds over the same steps; whether all bits agree, and what ours held meanwhile."""
     stock = native_trainer(**fields)
     ours = trainer(**fields)
+    in_forward = []
+    ours.model.module.register_forward_pre_hook(
+        lambda module, args: in_forward.append(all(map(shows_placeholders, offloaded(ours))))
+    )
     losses = [train(t, range(steps), rank=rank.rank, routes=routes) for t in (stock, ours)]
     placed = offloaded(ours)
     return {
@@ -106,6 +110,7 @@ def equal_training(rank: Rank, steps: int, routes=None, **fields) -> dict:
         "num_parts": len(placed),
         "all_offloaded": all(placed) and not any(offloaded(stock)),
         "all_placeholders": all(map(shows_placeholders, placed)),
+        "placeholders_in_forward": len(in_forward) == steps and all(in_forward),
         "device_bytes": max(p.optimizer.device_bytes() for p in placed),
         "num_chunks": min(p.optimizer.last_step.num_chunks for p in placed),
     }
@@ -135,6 +140,8 @@ def checkpoints(rank: Rank, **fields) -> dict:
         for sharding in SHARDINGS:
             folder = new_folder(rank, f"{kind}-{sharding}")
             save(saved, folder, sharding=sharding)
+        if kind == "offloaded":
+            facts["after_save"] = after_save(saved, rank)
         onwards = train(saved, range(3, 6), rank=rank.rank)
         after = state(saved)
         for sharding in SHARDINGS:
@@ -150,6 +157,23 @@ def checkpoints(rank: Rank, **fields) -> dict:
                     "placeholders": all(map(shows_placeholders, filter(None, offloaded(loaded)))),
                 }
     return facts
+
+
+def after_save(saved: Trainer, rank: Rank) -> dict:
+    """What the optimizer holds after saves that went through, and one that did not."""
+    (placed,) = offloaded(saved)
+    device_bytes = placed.optimizer.device_bytes()
+    released = shows_placeholders(placed)
+    failed = False
+    try:
+        save(saved, rank.folder / "no such folder", sharding="dp_reshardable")
+    except Exception:
+        failed = True
+    return {
+        "failed": failed,
+        "placeholders": released and shows_placeholders(placed),
+        "within_workspace": device_bytes <= SETTINGS["workspace_mib"] * UNIT_BYTES,
+    }
 
 
 def background_save(rank: Rank) -> dict:

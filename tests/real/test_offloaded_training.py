@@ -25,6 +25,7 @@ def test_every_optimizer_of_a_rank_is_offloaded_that_of_the_experts_too(ranks):
 def test_what_stays_on_the_device_is_the_workspace(ranks):
     for rank in ranks:
         assert rank["dense"]["all_placeholders"] and rank["experts"]["all_placeholders"]
+        assert rank["dense"]["placeholders_in_forward"]
         assert rank["dense"]["num_chunks"] > 8
         assert rank["dense"]["device_bytes"] <= 48 << 10
 
