@@ -103,6 +103,7 @@ def read_weights(wrapped, instance, args, kwargs):
     placed = placed_in(instance)
     if placed is None:
         return wrapped(*args, **kwargs)
+    placed.written.clear()
     with _masters_shown(instance, placed):
         return wrapped(*args, **kwargs)
 
@@ -130,6 +131,8 @@ def load_state_of_weight(wrapped, instance, args, kwargs):
     placed = placed_in(instance)
     if placed is None:
         return wrapped(*args, **kwargs)
+    # What a step that broke off had written is not what its masters are now.
+    placed.written.clear()
     (model_param, _) = (*args, *kwargs.values())
     group, order = instance.model_param_group_index_map[model_param]
     param = placed.optimizer.param_groups[group]["params"][order]

@@ -142,10 +142,15 @@ def _in_process_group(facts: Facts, rank: Rank, rendezvous: Path) -> Mapping[str
 
 
 def _end_together(children: dict[int, int]) -> bool:
-    """Wait for the ranks by their ids; after a failure the others get a moment, then SIGKILL."""
-    ok, deadline = True, None
+    """Wait for the ranks by their ids.
+
+    After a failure they get a moment, then SIGKILL; so, too, where whoever started this is gone.
+    """
+    ok, deadline, starter = True, None, os.getppid()
     while children:
         pid, status = os.waitpid(-1, os.WNOHANG)
+        if os.getppid() != starter and deadline is None:
+            ok, deadline = False, time.monotonic()
         if pid in children:
             del children[pid]
             if status:

@@ -35,6 +35,7 @@ _NO_QUANTIZED = (
     "to be on the device together"
 )
 _NO_GRAPH = "a CUDA graph cannot hold a step whose chunks come from host memory"
+_KEEPS_HOST_MEMORY = "its writer would keep host memory that the next step overwrites"
 _OWN_PLACE = "it moves the same state to a place of its own"
 _READS = "it reads masters where the parameters show placeholders"
 _LORA = "adapters are saved and restored around the optimizer's masters"
@@ -77,9 +78,10 @@ def refuse_conflicts(arguments: Mapping[str, Any]) -> None:
         raise _error("cuda_graph_scope", _NO_GRAPH, None, arguments)
     if arguments.get("cuda_graph_impl") == "full_iteration":
         raise _error("cuda_graph_impl", _NO_GRAPH, None, arguments)
+    if arguments.get("non_persistent_ckpt_type") == "local":
+        raise _error("non_persistent_ckpt_type", _KEEPS_HOST_MEMORY, "global", arguments)
     if arguments.get("async_save") and arguments.get("async_strategy") == "nvrx":
-        why = "its writer would keep host memory that the next step overwrites"
-        raise _error("async_strategy", why, "mcore", arguments)
+        raise _error("async_strategy", _KEEPS_HOST_MEMORY, "mcore", arguments)
 
 
 def refuse_beside_native(arguments: Mapping[str, Any], moment_dtype: str) -> None:

@@ -23,6 +23,7 @@ from miles_periodic.compat.cpu.megatron_models import (
     Trainer,
     batch,
     load,
+    replayed,
     routes_of_step,
     save,
     train,
@@ -272,20 +273,34 @@ def torch_fallback(rank: Rank) -> dict:
         return equal_training(rank, 4)
 
 
+def replay(rank: Rank) -> dict:
+    """Whether a model whose experts are spread over the ranks takes the routes that it is given."""
+    stock = native_trainer(moe=True, expert_model_parallel_size=rank.world_size)
+    tokens, positions, mask = batch(rank.rank)
+    with torch.no_grad():
+        own = stock.model(tokens, positions, mask, labels=tokens)
+        with replayed(stock.replays, routes_of_step(0)):
+            other = stock.model(tokens, positions, mask, labels=tokens)
+    return {"num_replays": len(stock.replays), "changes_the_loss": not torch.equal(own, other)}
+
+
 def facts(rank: Rank) -> dict:
-    experts = rank.world_size
-    return {
+    import megatron.core
+
+    full = {"params_dtype": torch.float32, "pipeline_dtype": torch.float32}
+    spread = {"moe": True, "expert_model_parallel_size": rank.world_size}
+    found = {
+        "version": megatron.core.__version__,
+        "replay": replay(rank),
         "dense": equal_training(rank, NUM_STEPS),
-        "experts": equal_training(
-            rank, NUM_STEPS, routes_of_step, moe=True, expert_model_parallel_size=experts
-        ),
-        "fp32": equal_training(
-            rank, 4, bf16=False, params_dtype=torch.float32, pipeline_dtype=torch.float32
-        ),
-        "torch_fallback": torch_fallback(rank),
+        "experts": equal_training(rank, NUM_STEPS, routes_of_step, **spread),
+        "fp32": equal_training(rank, 4, bf16=False, **full),
         "checkpoints": checkpoints(rank),
         "background": background_save(rank),
         "weights": weights_and_masters(),
-        "broken": broken_paths(rank),
-        "refused": refused(),
     }
+    if rank.world_size == 1:
+        found["torch_fallback"] = torch_fallback(rank)
+        found["broken"] = broken_paths(rank)
+        found["refused"] = refused()
+    return found

@@ -68,6 +68,11 @@ def test_a_background_writer_that_keeps_host_memory_is_refused_with_the_one_that
         completed(async_strategy="nvrx")
 
 
+def test_a_local_checkpoint_is_refused_with_the_kind_that_can_be_had():
+    with pytest.raises(PeriodicError, match="Give --non-persistent-ckpt-type global"):
+        completed(non_persistent_ckpt_type="local")
+
+
 def test_the_same_writer_is_no_matter_without_a_background_save():
     assert completed(async_strategy="nvrx", async_save=False) is None
 
