@@ -6,7 +6,7 @@ nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,15 +69,27 @@ CONFLICTS = (
 )  # fmt: skip
 
 
+_SHARED = {
+    "train_backend",
+    "use_megatron_fsdp",
+    "use_torch_fsdp2",
+    "optimizer_cpu_offload",
+    "stream_optimizer_state_to_disk",
+    "optimizer_cuda_graph",
+}
+#: The part of them that Megatron's own offload shares. It takes quantised weights, a
+#: precision-aware optimizer and Muon, and asserts about them where it builds the optimizer.
+NATIVE_CONFLICTS = tuple(conflict for conflict in CONFLICTS if conflict.argument in _SHARED)
+NATIVE_CONFLICTS_OF_A_SAVE = (
+    Conflict("async_save", _KEEPS_HOST_MEMORY),
+    Conflict("ckpt_format", "its checkpoints are sharded ones", "torch_dist"),
+)
+
+
 def refuse_conflicts(arguments: Mapping[str, Any]) -> None:
     """Raise PeriodicError naming the first argument that the feature cannot work with."""
-    for conflict in CONFLICTS:
-        if conflict.is_in(arguments):
-            raise _error(conflict.argument, conflict.why, conflict.allowed, arguments)
-    if "full_iteration" in str(arguments.get("cuda_graph_scope")):
-        raise _error("cuda_graph_scope", _NO_GRAPH, None, arguments)
-    if arguments.get("cuda_graph_impl") == "full_iteration":
-        raise _error("cuda_graph_impl", _NO_GRAPH, None, arguments)
+    _refuse_any(CONFLICTS, arguments)
+    _refuse_whole_graphs(arguments)
     if arguments.get("non_persistent_ckpt_type") == "local":
         raise _error("non_persistent_ckpt_type", _KEEPS_HOST_MEMORY, "global", arguments)
     if arguments.get("async_save") and arguments.get("async_strategy") == "nvrx":
@@ -85,7 +97,10 @@ def refuse_conflicts(arguments: Mapping[str, Any]) -> None:
 
 
 def refuse_beside_native(arguments: Mapping[str, Any], moment_dtype: str) -> None:
-    """Raise PeriodicError where the tree's own offload cannot have what was set."""
+    """Raise PeriodicError where the tree's own offload cannot have what was set.
+
+    Megatron has checked its arguments by the time that ours are set, so this is said here.
+    """
     if moment_dtype != "float32":
         raise PeriodicError(
             "This Megatron offloads by itself, and its moments are not a setting of ours.",
@@ -95,6 +110,22 @@ def refuse_beside_native(arguments: Mapping[str, Any], moment_dtype: str) -> Non
             found=moment_dtype,
             remedy=f"Leave {SLUG}.moment_dtype out.",
         )
+    _refuse_any(NATIVE_CONFLICTS, arguments)
+    _refuse_whole_graphs(arguments)
+    if not arguments.get("no_save_optim"):
+        _refuse_any(NATIVE_CONFLICTS_OF_A_SAVE, arguments)
+
+
+def _refuse_any(conflicts: Iterable[Conflict], arguments: Mapping[str, Any]) -> None:
+    for conflict in conflicts:
+        if conflict.is_in(arguments):
+            raise _error(conflict.argument, conflict.why, conflict.allowed, arguments)
+
+
+def _refuse_whole_graphs(arguments: Mapping[str, Any]) -> None:
+    for argument in ("cuda_graph_scope", "cuda_graph_impl"):
+        if "full_iteration" in str(arguments.get(argument)):
+            raise _error(argument, _NO_GRAPH, None, arguments)
 
 
 def _error(argument: str, why: str, allowed: Any, arguments: Mapping[str, Any]) -> PeriodicError:

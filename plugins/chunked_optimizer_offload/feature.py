@@ -19,6 +19,7 @@ from miles_periodic.plugins.chunked_optimizer_offload.settings import (
 #: Arguments of a Megatron that does it by itself.
 NATIVE = "chunked_optimizer_state_offload"
 NATIVE_CHUNK_MIB = "optimizer_state_offload_chunk_size_mb"
+NUM_SLOTS = 4
 
 
 class ChunkedOptimizerOffload(Feature):
@@ -35,10 +36,14 @@ class ChunkedOptimizerOffload(Feature):
     def complete_arguments(self, arguments: Mapping[str, Any]) -> Mapping[str, Any] | None:
         if NATIVE in arguments:
             refuse_beside_native(arguments, self.settings.moment_dtype)
-            chunk_mib = self.settings.chunk_mib
-            return {NATIVE: True, **({NATIVE_CHUNK_MIB: chunk_mib} if chunk_mib else {})}
+            chunk_mib = arguments.get(NATIVE_CHUNK_MIB) or self._chunk_mib()
+            return {NATIVE: True, NATIVE_CHUNK_MIB: chunk_mib}
         refuse_conflicts(arguments)
         return None
+
+    def _chunk_mib(self) -> int:
+        """As our own workspace is cut; a chunk of 0 would be all there is."""
+        return self.settings.chunk_mib or max(1, self.settings.workspace_mib // NUM_SLOTS)
 
     @hookimpl
     def offloaded_optimizer(self, optimizer: Any) -> OffloadedOptimizer | None:

@@ -77,22 +77,67 @@ def test_the_same_writer_is_no_matter_without_a_background_save():
     assert completed(async_strategy="nvrx", async_save=False) is None
 
 
-def test_an_offload_of_megatrons_own_is_switched_on():
-    assert completed(chunked_optimizer_state_offload=False) == {
-        "chunked_optimizer_state_offload": True
+NATIVE = {
+    **FINE,
+    "async_save": False,
+    "ckpt_format": "torch_dist",
+    "chunked_optimizer_state_offload": False,
+    "optimizer_state_offload_chunk_size_mb": 0,
+}
+
+
+def switched_on(settings=None, **changed):
+    chosen = ChunkedOptimizerOffloadSettings(**settings or {})
+    return ChunkedOptimizerOffload(chosen).complete_arguments({**NATIVE, **changed})
+
+
+def test_an_offload_of_megatrons_own_is_switched_on_with_chunks_of_our_workspace():
+    assert switched_on({"workspace_mib": 512}) == {
+        "chunked_optimizer_state_offload": True,
+        "optimizer_state_offload_chunk_size_mb": 128,
     }
 
 
 def test_an_offload_of_megatrons_own_takes_our_chunk_size():
-    feature = ChunkedOptimizerOffload(ChunkedOptimizerOffloadSettings(chunk_mib=64))
-    answer = feature.complete_arguments({**FINE, "chunked_optimizer_state_offload": False})
+    answer = switched_on({"chunk_mib": 64})
     assert answer["optimizer_state_offload_chunk_size_mb"] == 64
 
 
+def test_a_chunk_size_that_the_user_gave_megatron_stays():
+    answer = switched_on({"chunk_mib": 64}, optimizer_state_offload_chunk_size_mb=32)
+    assert answer["optimizer_state_offload_chunk_size_mb"] == 32
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [
+        ("optimizer_cpu_offload", True),
+        ("use_megatron_fsdp", True),
+        ("cuda_graph_impl", "full_iteration"),
+        ("async_save", True),
+        ("ckpt_format", "torch"),
+    ],
+)
+def test_what_megatron_would_have_refused_itself_is_refused_for_it(argument, value):
+    with pytest.raises(PeriodicError, match=f"--{argument.replace('_', '-')}"):
+        switched_on(**{argument: value})
+
+
+def test_a_background_save_without_optimizer_state_goes_with_megatrons_own():
+    assert switched_on(async_save=True, no_save_optim=True)
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [("fp8_param_gather", True), ("use_precision_aware_optimizer", True), ("optimizer", "muon")],
+)
+def test_what_only_ours_cannot_have_goes_with_megatrons_own(argument, value):
+    assert switched_on(**{argument: value})
+
+
 def test_smaller_moments_are_refused_beside_an_offload_of_megatrons_own():
-    feature = ChunkedOptimizerOffload(ChunkedOptimizerOffloadSettings(moment_dtype="bfloat16"))
     with pytest.raises(PeriodicError, match=r"Leave chunked-optimizer-offload\.moment_dtype out"):
-        feature.complete_arguments({**FINE, "chunked_optimizer_state_offload": False})
+        switched_on({"moment_dtype": "bfloat16"})
 
 
 def test_it_is_no_feature_of_the_default_set():
