@@ -1,4 +1,4 @@
-"""Hook specs that decide what the trainer's ranks are handed."""
+"""Hook specs that decide what the trainer's ranks are handed, and what steps there."""
 
 from __future__ import annotations
 
@@ -6,7 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from miles_periodic.hooks.feature import hookspec
-from miles_periodic.hooks.values import DataParallelSplit, RankShare, RouteShape, TrainBatch
+from miles_periodic.hooks.values import (
+    DataParallelSplit,
+    OffloadedOptimizer,
+    RankShare,
+    RouteShape,
+    TrainBatch,
+)
 
 
 @hookspec(firstresult=True)
@@ -32,4 +38,15 @@ def routed_experts_for_training(
     `shape` is that of one row. Returns an integer array (len(share.layers), len(share.rows),
     top_k), whatever in positions that are padding, or `None` to leave all of it to Miles. First
     result wins; two features that answer are refused when the manager is built.
+    """
+
+
+@hookspec(firstresult=True)
+def offloaded_optimizer(optimizer: Any) -> OffloadedOptimizer | None:
+    """What steps in the place of a trainer's own optimizer, whose state it takes over.
+
+    Called in each train rank once for each distributed optimizer (a model with experts has two),
+    right after Megatron has built it. `optimizer` is the torch optimizer inside, over this rank's
+    FP32 masters, not stepped yet; it is not used any more where there is an answer. `None` leaves
+    it in place. First result wins; two features that answer are refused when the manager is built.
     """

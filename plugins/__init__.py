@@ -15,6 +15,7 @@ from miles_periodic.hooks.feature import Feature
 
 def features() -> tuple[type[Feature], ...]:
     """The entry point `periodic`: every feature of this package, in the order of its wrappers."""
+    from miles_periodic.plugins.chunked_optimizer_offload.feature import ChunkedOptimizerOffload
     from miles_periodic.plugins.cost_aware_packing.feature import CostAwarePacking
     from miles_periodic.plugins.decode_radix_cache.feature import DecodeRadixCache
     from miles_periodic.plugins.delta_router_replay.feature import DeltaRouterReplay
@@ -27,4 +28,5 @@ def features() -> tuple[type[Feature], ...]:
         DecodeRadixCache,
         RequestRouting,
         CostAwarePacking,
+        ChunkedOptimizerOffload,
     )

@@ -54,6 +54,15 @@ _SESSION_SAMPLES: Needs = (
     ("session/widen", NOTHING),
 )
 #: The split of a batch: planned as a whole in the rollout manager, or there and in each trainer.
+#: A DistributedOptimizer whose masters and moments are elsewhere, its weights and checkpoints.
+_OFFLOADED: Needs = (
+    "training/offloaded-optimizer",
+    "training/write-weights",
+    "training/read-weights",
+    "training/state-of-weight",
+    "training/load-state-of-weight",
+    "training/staged-tensors",
+)
 _SPLIT: Needs = (
     ("training/schedule", "training/split"),
     ("training/unplanned-split", "training/plan"),
@@ -77,6 +86,10 @@ FEATURE_BINDINGS: dict[str, dict[str, Needs]] = {
     },
     "cost-aware-packing": {
         "miles": ("launch/arguments", *_SPLIT),
+    },
+    "chunked-optimizer-offload": {
+        "megatron": _OFFLOADED,
+        "miles": ("launch/arguments",),
     },
     "decode-radix-cache": {
         "miles": ("launch/arguments", "launch/server-arguments", "launch/running-server"),
@@ -164,4 +177,5 @@ HOOK_BINDINGS: dict[str, Needs] = {
     "rollout_verdict": (*_REQUEST, *_SEEN, *_CANCELLED),
     "rollout_step_metrics": (*_REQUEST, *_SEEN),
     "split_train_batch": _SPLIT,
+    "offloaded_optimizer": _OFFLOADED,
 }

@@ -56,6 +56,8 @@ def main(argv: list[str]) -> int:
     """Run a script in every rank of every world; 1 where one of them failed."""
     script, folder, worlds, *words = argv
     stand_in()
+    # As where a script is started by its path: its neighbours can be imported.
+    sys.path.insert(0, str(Path(script).parent))
     defined = runpy.run_path(script)
     defined.get("before_import", lambda: None)()
     import_megatron()

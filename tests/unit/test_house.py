@@ -37,6 +37,7 @@ NEEDS_TORCH = {
             "residency",
             "rules",
             "stepper",
+            "take_over",
             "workspace",
         )
     ),

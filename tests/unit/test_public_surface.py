@@ -44,6 +44,7 @@ def test_the_hooks_are_these():
         "data_parallel_rank",
         "expected_prefix_tokens",
         "generate_request_fields",
+        "offloaded_optimizer",
         "reaches_into_sessions",
         "request_answered",
         "request_routed",
@@ -70,6 +71,7 @@ def test_the_hooks_that_only_one_feature_may_answer_are_these():
     assert sorted(EXCLUSIVE_HOOKS) == [
         "data_parallel_rank",
         "expected_prefix_tokens",
+        "offloaded_optimizer",
         "routed_experts_for_training",
         "routed_experts_of_pair",
         "routed_experts_of_response",
@@ -83,6 +85,7 @@ def test_the_hooks_that_only_one_feature_may_answer_are_these():
 
 def test_the_features_and_their_settings_are_these():
     assert {f.slug: sorted(f.settings_model.model_fields) for f in features()} == {
+        "chunked-optimizer-offload": ["chunk_mib", "moment_dtype", "workspace_mib"],
         "cost-aware-packing": ["megatron_scheduler", "recompute", "seed", "time_budget_seconds"],
         "decode-radix-cache": ["prove_reuse", "refuse_unpaired"],
         "delta-router-replay": [
