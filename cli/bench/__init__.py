@@ -4,6 +4,7 @@ boot             what the boot line costs a process
 decode_radix     bytes per turn from prefill to decode, with decode's cache and without
 offload          an optimizer step with its state in host memory against the link
 offload_contest  what is stepped and timed for it
+offload_megatron the same under an unmodified Megatron, a process each
 packing          slot time against its lower bound
 stock_orders     the orders in which Miles splits a batch today
 router_replay    bytes and CPU time of one turn's routes

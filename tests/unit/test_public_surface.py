@@ -143,6 +143,7 @@ def test_the_commands_and_their_options_are_these():
             "--chunk-mib",
             "--json",
             "--kernel",
+            "--megatron",
             "--moment-dtype",
             "--parameters",
             "--steps",
