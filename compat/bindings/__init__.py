@@ -41,4 +41,6 @@ unpaired            requests that would end a decode server
 
 packing             who trains on what, and in which micro-batches
 replay_fill         what a train rank replays: its own layers and positions, compact
+output_logits       a model that returns what its logits would be made of
+log_probs           Miles's log-probabilities and entropies, computed from that
 """

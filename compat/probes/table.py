@@ -8,6 +8,7 @@ from miles_periodic.compat.probes import (
     cost_aware_packing,
     decode_radix_cache,
     delta_router_replay,
+    fused_linear_cross_entropy,
     kv_preservation,
     request_routing,
 )
@@ -37,5 +38,9 @@ PROBES: dict[str, dict[str, Probe]] = {
     cost_aware_packing.SLUG: {
         "megatron": cost_aware_packing.megatron,
         "miles": cost_aware_packing.miles,
+    },
+    fused_linear_cross_entropy.SLUG: {
+        "megatron": fused_linear_cross_entropy.megatron,
+        "miles": fused_linear_cross_entropy.miles,
     },
 }

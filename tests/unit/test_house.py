@@ -19,7 +19,12 @@ MODULES = sorted(path.relative_to(ROOT) for room in ROOMS for path in (ROOT / ro
 PACKAGES = [path.parent for path in MODULES if path.name == "__init__.py"]
 
 #: Imported only inside a process that has torch.
-NEEDS_TORCH = {"miles_periodic.compat.cpu.cuda_mode"}
+NEEDS_TORCH = {
+    "miles_periodic.compat.cpu.cuda_mode",
+    "miles_periodic.plugins.fused_linear_cross_entropy.chunked",
+    "miles_periodic.plugins.fused_linear_cross_entropy.kernels",
+    "miles_periodic.plugins.fused_linear_cross_entropy.log_probs",
+}
 UPSTREAMS = ("miles", "megatron", "sglang", "torch", "ray", "transformers", "safetensors")
 
 IMPORT_ALL = """
