@@ -163,7 +163,9 @@ def inputs():
     shape = (NUM_SEQUENCES, NUM_POSITIONS)
     tokens = torch.randint(VOCABULARY, shape, generator=generator)
     labels = torch.randint(VOCABULARY, shape, generator=generator)
-    weights = torch.rand(shape, generator=generator) * (torch.rand(shape, generator=generator) > 0.4)
+    weights = torch.rand(shape, generator=generator) * (
+        torch.rand(shape, generator=generator) > 0.4
+    )
     mask = torch.ones(1, 1, NUM_POSITIONS, NUM_POSITIONS, dtype=torch.bool).triu(1)
     positions = torch.arange(NUM_POSITIONS).expand(shape)
     return tokens, labels, weights, mask, positions

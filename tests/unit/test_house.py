@@ -20,6 +20,7 @@ PACKAGES = [path.parent for path in MODULES if path.name == "__init__.py"]
 
 #: Imported only inside a process that has torch.
 NEEDS_TORCH = {
+    "miles_periodic.cli.bench.live_bytes",
     "miles_periodic.compat.cpu.cuda_mode",
     "miles_periodic.plugins.fused_linear_cross_entropy.chunked",
     "miles_periodic.plugins.fused_linear_cross_entropy.kernels",

@@ -62,6 +62,7 @@ def test_the_hooks_are_these():
         "session_request_fields",
         "session_response_refusal",
         "split_train_batch",
+        "token_log_probs",
         "wants_weight_version",
     ]
 
@@ -78,6 +79,7 @@ def test_the_hooks_that_only_one_feature_may_answer_are_these():
         "routing_key",
         "server_for_request",
         "split_train_batch",
+        "token_log_probs",
     ]
 
 
@@ -94,6 +96,7 @@ def test_the_features_and_their_settings_are_these():
             "max_rank_bytes",
             "prove_round_trip",
         ],
+        "fused-linear-cross-entropy": ["chunk_tokens", "chunk_vocabulary", "kernel"],
         "kv-preservation": ["max_off_policy_steps", "pause_in_place", "prove_salt", "salt"],
         "request-routing": [
             "block_tokens",
@@ -128,6 +131,7 @@ def test_the_commands_and_their_options_are_these():
         "miles bench": [],
         "miles bench boot": ["--json", "--runs"],
         "miles bench decode-radix": ["--json", "--path", "--sglang", "--turns"],
+        "miles bench loss": ["--json", "--repeats", "--tokens", "--vocabulary", "--width"],
         "miles bench packing": ["--json"],
         "miles bench request-routing": ["--json", "--rollouts", "--servers"],
         "miles bench router-replay": [
