@@ -19,12 +19,30 @@ MODULES = sorted(path.relative_to(ROOT) for room in ROOMS for path in (ROOT / ro
 PACKAGES = [path.parent for path in MODULES if path.name == "__init__.py"]
 
 #: Imported only inside a process that has torch.
+OFFLOAD = "miles_periodic.plugins.chunked_optimizer_offload"
 NEEDS_TORCH = {
     "miles_periodic.cli.bench.live_bytes",
+    "miles_periodic.cli.bench.offload_contest",
     "miles_periodic.compat.cpu.cuda_mode",
-    "miles_periodic.plugins.fused_linear_cross_entropy.chunked",
-    "miles_periodic.plugins.fused_linear_cross_entropy.kernels",
-    "miles_periodic.plugins.fused_linear_cross_entropy.log_probs",
+    *(
+        f"{OFFLOAD}.{name}"
+        for name in (
+            "adam",
+            "exchange",
+            "host_memory",
+            "lanes",
+            "moments",
+            "prepared",
+            "residency",
+            "rules",
+            "stepper",
+            "workspace",
+        )
+    ),
+    *(
+        f"miles_periodic.plugins.fused_linear_cross_entropy.{name}"
+        for name in ("chunked", "kernels", "log_probs")
+    ),
 }
 UPSTREAMS = ("miles", "megatron", "sglang", "torch", "ray", "transformers", "safetensors")
 
