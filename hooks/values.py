@@ -237,7 +237,7 @@ class DataParallelSplit:
     num_micro_batches: tuple[int, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class OutputHead:
     """What logits are made of: `hidden @ weight.T * logit_scale`, T tokens, V entries, H wide.
 
