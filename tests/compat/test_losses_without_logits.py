@@ -7,6 +7,7 @@ parallel 2 under Megatron's own schedules; one process of two ranks for each rel
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -28,13 +29,18 @@ RELEASES = [
     ("megatron-core", "0.19.2", "3.12"),
     ("miles-rl", "0.0.2", "3.11"),
 ]
+CHECKOUT = os.environ.get("MEGATRON_TREE")
+TREES = {"-".join(release[:2]): release for release in RELEASES}
+TREES |= {"checkout": CHECKOUT} if CHECKOUT else {}
 #: Of losses near 5, and of a gradient's largest element. Megatron rounds logits to BF16.
 LARGEST = {"torch.float32": (4e-6, 4e-6), "torch.bfloat16": (0.04, 0.06)}
 
 
-@pytest.fixture(scope="module", params=RELEASES, ids=lambda release: "-".join(release[:2]))
+@pytest.fixture(scope="module", params=TREES)
 def tree(request, unpacked):
-    return unpacked(*request.param)
+    if request.param == "checkout":
+        return Path(CHECKOUT).resolve()
+    return unpacked(*TREES[request.param])
 
 
 @pytest.fixture(scope="module")
