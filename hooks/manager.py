@@ -28,6 +28,7 @@ EXCLUSIVE_HOOKS = (
     "split_train_batch",
     "routed_experts_for_training",
     "offloaded_optimizer",
+    "token_log_probs",
     "routing_key",
     "data_parallel_rank",
     "expected_prefix_tokens",

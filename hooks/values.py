@@ -238,6 +238,22 @@ class DataParallelSplit:
     num_micro_batches: tuple[int, ...] | None = None
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class OutputHead:
+    """What logits are made of: `hidden @ weight.T * logit_scale`, T tokens, V entries, H wide.
+
+    hidden: (T, H), the same on all ranks of `tp_group`. weight: (V, H), this rank's part of the
+    vocabulary, from token `vocab_start` on. tp_group: the process group over which the vocabulary
+    is split, or None where it is whole. Tensors of torch, with gradients where the model trains.
+    """
+
+    hidden: Any
+    weight: Any
+    vocab_start: int = 0
+    tp_group: Any = None
+    logit_scale: float = 1.0
+
+
 @dataclass(frozen=True, slots=True)
 class RoutedRequest:
     """A request that a router has before it.

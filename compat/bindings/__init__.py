@@ -46,4 +46,6 @@ optimizer_state     masters of a distributed optimizer, handed out from host mem
 offloaded_weights   the weights that an offloaded optimizer writes, and what it cannot have
 staged_tensors      host memory that the next step overwrites, copied for a checkpoint
 replay_fill         what a train rank replays: its own layers and positions, compact
+output_logits       a model that returns what its logits would be made of
+log_probs           Miles's log-probabilities and entropies, computed from that
 """

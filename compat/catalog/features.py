@@ -68,6 +68,9 @@ _SPLIT: Needs = (
     ("training/unplanned-split", "training/plan"),
     ("training/schedule", "training/micro-batches"),
 )
+#: A model that makes no logits, and the losses that do without; one is nothing without the other.
+_OUTPUT: Needs = ("loss/output",)
+_LOG_PROBS: Needs = (("loss/log-probs", "loss/main-log-probs"),)
 
 #: Feature slug to upstream to what an `Inject` there puts in.
 FEATURE_BINDINGS: dict[str, dict[str, Needs]] = {
@@ -96,6 +99,10 @@ FEATURE_BINDINGS: dict[str, dict[str, Needs]] = {
     },
     "request-routing": {
         "miles": ("launch/arguments",),
+    },
+    "fused-linear-cross-entropy": {
+        "megatron": _OUTPUT,
+        "miles": ("launch/arguments", *_LOG_PROBS),
     },
 }
 
@@ -150,7 +157,7 @@ SESSION_BINDINGS: dict[str, dict[str, Needs]] = {
     "kv-preservation": {"miles": _SESSION_REQUEST},
 }
 
-#: Hook to the bindings, all on one upstream, through which it is called: what a feature of
+#: Hook to the bindings through which it is called: what a feature of
 #: somebody else's plugin, for which there is no probe here, needs.
 HOOK_BINDINGS: dict[str, Needs] = {
     "complete_arguments": ("launch/arguments",),
@@ -167,6 +174,7 @@ HOOK_BINDINGS: dict[str, Needs] = {
     "routed_experts_of_response": _ROUTES,
     "routed_experts_on_the_wire": _ENCODED,
     "routed_experts_for_training": _REPLAY,
+    "token_log_probs": (*_OUTPUT, *_LOG_PROBS),
     "routing_key": (*_ROLLOUT_KEY, *_SESSION_KEY),
     "data_parallel_rank": _ROLLOUT_KEY,
     "expected_prefix_tokens": _ROUTER,

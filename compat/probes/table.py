@@ -9,6 +9,7 @@ from miles_periodic.compat.probes import (
     cost_aware_packing,
     decode_radix_cache,
     delta_router_replay,
+    fused_linear_cross_entropy,
     kv_preservation,
     request_routing,
 )
@@ -42,5 +43,9 @@ PROBES: dict[str, dict[str, Probe]] = {
     chunked_optimizer_offload.SLUG: {
         "megatron": chunked_optimizer_offload.megatron,
         "miles": chunked_optimizer_offload.miles,
+    },
+    fused_linear_cross_entropy.SLUG: {
+        "megatron": fused_linear_cross_entropy.megatron,
+        "miles": fused_linear_cross_entropy.miles,
     },
 }

@@ -63,6 +63,7 @@ def test_the_hooks_are_these():
         "session_request_fields",
         "session_response_refusal",
         "split_train_batch",
+        "token_log_probs",
         "wants_weight_version",
     ]
 
@@ -80,6 +81,7 @@ def test_the_hooks_that_only_one_feature_may_answer_are_these():
         "routing_key",
         "server_for_request",
         "split_train_batch",
+        "token_log_probs",
     ]
 
 
@@ -97,6 +99,7 @@ def test_the_features_and_their_settings_are_these():
             "max_rank_bytes",
             "prove_round_trip",
         ],
+        "fused-linear-cross-entropy": ["chunk_tokens", "chunk_vocabulary", "kernel"],
         "kv-preservation": ["max_off_policy_steps", "pause_in_place", "prove_salt", "salt"],
         "request-routing": [
             "block_tokens",
@@ -139,6 +142,7 @@ def test_the_commands_and_their_options_are_these():
         "miles bench": [],
         "miles bench boot": ["--json", "--runs"],
         "miles bench decode-radix": ["--json", "--path", "--sglang", "--turns"],
+        "miles bench loss": ["--json", "--repeats", "--tokens", "--vocabulary", "--width"],
         "miles bench offload": [
             "--chunk-mib",
             "--json",
