@@ -53,7 +53,6 @@ _SESSION_SAMPLES: Needs = (
     ("session/assemble", "session/assemble-closures"),
     ("session/widen", NOTHING),
 )
-#: The split of a batch: planned as a whole in the rollout manager, or there and in each trainer.
 #: A DistributedOptimizer whose masters and moments are elsewhere, its weights and checkpoints.
 _OFFLOADED: Needs = (
     "training/offloaded-optimizer",
@@ -63,6 +62,7 @@ _OFFLOADED: Needs = (
     "training/load-state-of-weight",
     "training/staged-tensors",
 )
+#: The split of a batch: planned as a whole in the rollout manager, or there and in each trainer.
 _SPLIT: Needs = (
     ("training/schedule", "training/split"),
     ("training/unplanned-split", "training/plan"),
