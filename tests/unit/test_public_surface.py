@@ -123,11 +123,28 @@ def test_the_commands_and_their_options_are_these():
     commands.add_to(app)
     assert options_by_command(typer.main.get_command(app)) == {
         "miles": [*PLUGIN_OPTIONS, "--plugins", "--version"],
-        "miles plan": ["--accept-drift", "--allow-missing", "--json", "--plugins", "--tree"],
+        "miles plan": [
+            "--accept-drift",
+            "--allow-missing",
+            "--json",
+            "--plugin-config",
+            "--plugin-set",
+            "--plugins",
+            "--tree",
+        ],
         "miles rehearse": ["--json", "--report", "--steps", "--without", "--work-dir"],
         "miles bench": [],
         "miles bench boot": ["--json", "--runs"],
         "miles bench decode-radix": ["--json", "--path", "--sglang", "--turns"],
+        "miles bench offload": [
+            "--chunk-mib",
+            "--json",
+            "--kernel",
+            "--moment-dtype",
+            "--parameters",
+            "--steps",
+            "--workspace-mib",
+        ],
         "miles bench packing": ["--json"],
         "miles bench request-routing": ["--json", "--rollouts", "--servers"],
         "miles bench router-replay": [
