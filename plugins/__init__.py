@@ -5,6 +5,7 @@ kv_preservation      weight updates in place, and a KV salt per weight version
 decode_radix_cache   decode servers that keep prefixes, so that only a suffix crosses from prefill
 request_routing      every turn of a rollout to the server that holds its prefix
 cost_aware_packing   data-parallel ranks that wait for each other as little as can be
+chunked_checkpoint_staging  saves that hold a bounded part of a shard in host memory
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ from miles_periodic.hooks.feature import Feature
 
 def features() -> tuple[type[Feature], ...]:
     """The entry point `periodic`: every feature of this package, in the order of its wrappers."""
+    from miles_periodic.plugins.chunked_checkpoint_staging.feature import (
+        ChunkedCheckpointStaging,
+    )
     from miles_periodic.plugins.cost_aware_packing.feature import CostAwarePacking
     from miles_periodic.plugins.decode_radix_cache.feature import DecodeRadixCache
     from miles_periodic.plugins.delta_router_replay.feature import DeltaRouterReplay
@@ -26,4 +30,5 @@ def features() -> tuple[type[Feature], ...]:
         DecodeRadixCache,
         RequestRouting,
         CostAwarePacking,
+        ChunkedCheckpointStaging,
     )

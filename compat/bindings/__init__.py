@@ -41,4 +41,8 @@ unpaired            requests that would end a decode server
 
 packing             who trains on what, and in which micro-batches
 replay_fill         what a train rank replays: its own layers and positions, compact
+
+checkpoint_save     a synchronous save, from its strategy to the function that writes
+staged_write        one rank's share of a checkpoint, wave by wave
+staging_memory      host memory for the copies of one wave
 """

@@ -54,6 +54,12 @@ _SESSION_SAMPLES: Needs = (
     ("session/widen", NOTHING),
 )
 _SPLIT: Needs = ("training/split", "training/plan", "training/micro-batches")
+#: A synchronous save, from the strategy that runs it to the function that writes.
+_SAVE: Needs = (
+    ("checkpoint/save", "checkpoint/save-of-base"),
+    "checkpoint/host-tensors",
+    "checkpoint/waves",
+)
 
 #: Feature slug to upstream to what an `Inject` there puts in.
 FEATURE_BINDINGS: dict[str, dict[str, Needs]] = {
@@ -72,6 +78,10 @@ FEATURE_BINDINGS: dict[str, dict[str, Needs]] = {
     },
     "cost-aware-packing": {
         "miles": ("launch/arguments", *_SPLIT),
+    },
+    "chunked-checkpoint-staging": {
+        "megatron": _SAVE,
+        "miles": ("launch/arguments",),
     },
     "decode-radix-cache": {
         "miles": ("launch/arguments", "launch/server-arguments", "launch/running-server"),
@@ -156,4 +166,5 @@ HOOK_BINDINGS: dict[str, Needs] = {
     "rollout_verdict": (*_REQUEST, *_SEEN, *_CANCELLED),
     "rollout_step_metrics": (*_REQUEST, *_SEEN),
     "split_train_batch": _SPLIT,
+    "checkpoint_waves": _SAVE,
 }

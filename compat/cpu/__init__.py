@@ -27,5 +27,6 @@ boot                  the stand-ins registered in a process of a run
 sglang_server         one real server, started and ended under a roll call
 sglang_pair           one prefill and one decode server, and what crosses between them
 miles_router          one real router process before such servers
+checkpoint_saver      one real save of random tensors, measured
 run                   the driver: Ray with logical GPUs around Miles's loop
 """

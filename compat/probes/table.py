@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from miles_periodic.compat.probes import (
+    chunked_checkpoint_staging,
     cost_aware_packing,
     decode_radix_cache,
     delta_router_replay,
@@ -37,5 +38,9 @@ PROBES: dict[str, dict[str, Probe]] = {
     cost_aware_packing.SLUG: {
         "megatron": cost_aware_packing.megatron,
         "miles": cost_aware_packing.miles,
+    },
+    chunked_checkpoint_staging.SLUG: {
+        "megatron": chunked_checkpoint_staging.megatron,
+        "miles": chunked_checkpoint_staging.miles,
     },
 }

@@ -40,6 +40,7 @@ def test_the_names_that_a_plugin_imports_are_these():
 def test_the_hooks_are_these():
     assert sorted(vars(build_manager([]).hook)) == [
         "check_running_server",
+        "checkpoint_waves",
         "complete_arguments",
         "data_parallel_rank",
         "expected_prefix_tokens",
@@ -68,6 +69,7 @@ def test_the_hooks_are_these():
 
 def test_the_hooks_that_only_one_feature_may_answer_are_these():
     assert sorted(EXCLUSIVE_HOOKS) == [
+        "checkpoint_waves",
         "data_parallel_rank",
         "expected_prefix_tokens",
         "routed_experts_for_training",
@@ -83,6 +85,7 @@ def test_the_hooks_that_only_one_feature_may_answer_are_these():
 
 def test_the_features_and_their_settings_are_these():
     assert {f.slug: sorted(f.settings_model.model_fields) for f in features()} == {
+        "chunked-checkpoint-staging": ["allow_async_save", "staging_bytes"],
         "cost-aware-packing": ["recompute", "seed", "time_budget_seconds"],
         "decode-radix-cache": ["prove_reuse", "refuse_unpaired"],
         "delta-router-replay": [
@@ -127,6 +130,12 @@ def test_the_commands_and_their_options_are_these():
         "miles rehearse": ["--json", "--report", "--steps", "--without", "--work-dir"],
         "miles bench": [],
         "miles bench boot": ["--json", "--runs"],
+        "miles bench checkpoint-staging": [
+            "--json",
+            "--megatron",
+            "--mebibytes",
+            "--staging-mebibytes",
+        ],
         "miles bench decode-radix": ["--json", "--path", "--sglang", "--turns"],
         "miles bench packing": ["--json"],
         "miles bench request-routing": ["--json", "--rollouts", "--servers"],
