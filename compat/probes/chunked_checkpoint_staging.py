@@ -31,7 +31,8 @@ def megatron(tree: Tree) -> Decision:
     needed[f"{_STRATEGY}.save"] = save = tree.find(f"{_STRATEGY}.save") or tree.find(_BASE_SAVE)
     missing = next((target for target, found in needed.items() if found is None), None)
     if missing or save is None:
-        return _other_save(missing or _BASE_SAVE, (absent(missing or _BASE_SAVE),), "no such one")
+        missing = missing or _BASE_SAVE
+        return _other_save(missing, (absent(missing),), "no such definition")
     strategy = _strategy_of(tree, save)
     if strategy not in ("", "mcore"):
         return _other_writer(strategy, _shown(save, "async_save"))

@@ -132,8 +132,8 @@ def test_the_commands_and_their_options_are_these():
         "miles bench boot": ["--json", "--runs"],
         "miles bench checkpoint-staging": [
             "--json",
-            "--megatron",
             "--mebibytes",
+            "--megatron",
             "--staging-mebibytes",
         ],
         "miles bench decode-radix": ["--json", "--path", "--sglang", "--turns"],
