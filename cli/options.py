@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -69,3 +69,14 @@ class Selection:
     assignments: tuple[str, ...] = ()
     allow_missing: tuple[str, ...] = ()
     accept_drift: tuple[str, ...] = ()
+
+    def with_more(self, later: Selection) -> Selection:
+        """This and what stands further right: one value is replaced, a list grows."""
+        return replace(
+            self,
+            plugins=self.plugins if later.plugins is None else later.plugins,
+            config=self.config if later.config is None else later.config,
+            assignments=(*self.assignments, *later.assignments),
+            allow_missing=(*self.allow_missing, *later.allow_missing),
+            accept_drift=(*self.accept_drift, *later.accept_drift),
+        )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -12,7 +12,14 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from miles_periodic.cli.options import AcceptDrift, AllowMissing, Plugins, Selection
+from miles_periodic.cli.options import (
+    AcceptDrift,
+    AllowMissing,
+    PluginConfig,
+    Plugins,
+    PluginSet,
+    Selection,
+)
 from miles_periodic.cli.selected import plan_for, select_features
 from miles_periodic.compat.plan import Plan, Row, trees_from
 from miles_periodic.hooks.decisions import Inject, Unsupported, word
@@ -38,6 +45,8 @@ def plan_command(
         ),
     ] = None,
     plugins: Plugins = None,
+    plugin_config: PluginConfig = None,
+    plugin_set: PluginSet = None,
     accept_drift: AcceptDrift = None,
     allow_missing: AllowMissing = None,
 ) -> None:
@@ -51,18 +60,30 @@ def plan_command(
     the sources. Try [bold]miles plan --tree sglang=./unpacked-wheel[/bold].
     """
     before = context.obj if isinstance(context.obj, Selection) else Selection()
-    selection = replace(
-        before,
-        plugins=plugins if plugins is not None else before.plugins,
-        accept_drift=(*before.accept_drift, *(accept_drift or ())),
-        allow_missing=(*before.allow_missing, *(allow_missing or ())),
+    selection = before.with_more(
+        Selection(
+            plugins=plugins,
+            config=plugin_config,
+            assignments=tuple(plugin_set or ()),
+            allow_missing=tuple(allow_missing or ()),
+            accept_drift=tuple(accept_drift or ()),
+        )
     )
     selected = select_features(selection, default="periodic")
-    show(plan_for(selected, selection, trees_from(tree or ())), json_output)
+    plan = plan_for(selected, selection, trees_from(tree or ()))
+    show(plan, json_output, only_with=selected.needs_servers())
 
 
-def show(plan: Plan, json_output: bool = False, console: Console | None = None) -> None:
-    """Print a plan as JSON, or for people: the environment, then a table per feature."""
+def show(
+    plan: Plan,
+    json_output: bool = False,
+    console: Console | None = None,
+    only_with: Mapping[str, str] | None = None,
+) -> None:
+    """Print a plan as JSON, or for people: the environment, a table per feature, the verdict.
+
+    only_with: slug to the servers, in words, in whose absence a run goes without the feature.
+    """
     if json_output:
         typer.echo(json.dumps(plan.to_json(), indent=2))
         return
@@ -72,6 +93,31 @@ def show(plan: Plan, json_output: bool = False, console: Console | None = None) 
         console.print()
         console.print(Text(slug, style="bold"))
         console.print(_table(plan.rows_of(slug), wide=console.width >= _WIDE))
+    console.print()
+    console.print(_verdict(plan, only_with or {}))
+
+
+def _verdict(plan: Plan, only_with: Mapping[str, str]) -> Text:
+    """Whether a launch with this plan would start, and what stands in its way.
+
+    only_with: slug to the servers without which the feature is off, whatever else is missing.
+    """
+    refused = [slug for slug in plan.refused() if slug not in only_with]
+    if refused:
+        return Text(f"A launch would be refused: {_listed(refused)} cannot be had.", "bold red")
+    gone = {slug for slug in plan.features if plan.off(slug)} | {*plan.dropped(), *plan.refused()}
+    on = [slug for slug in plan.features if slug not in gone]
+    without = [slug for slug in plan.features if slug in gone]
+    gap = f", without {_listed(without)}" if without else ""
+    said = Text(f"A launch would start with {_listed(on) or 'no feature'}{gap}.", "bold green")
+    for slug in plan.refused():
+        said.append(f"\nOne with {only_with[slug]} would be refused: {slug} cannot be had.", "red")
+    return said
+
+
+def _listed(slugs: Sequence[str]) -> str:
+    *others, last = slugs or ("",)
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def _table(rows: tuple[Row, ...], *, wide: bool) -> Table:

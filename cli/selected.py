@@ -40,12 +40,17 @@ class Selected:
         One that was asked for by name is never idle here: where it cannot be had, that is said.
         """
         return {
-            feature.slug: f"no {' or '.join(feature.server_roles)} servers"
-            for feature in self.features
-            if feature.server_roles
-            and feature.slug not in self.named
-            and not set(roles) & set(feature.server_roles)
+            feature.slug: f"no {_servers_of(feature)}"
+            for feature in self._for_some_servers()
+            if not set(roles) & set(feature.server_roles)
         }
+
+    def needs_servers(self) -> dict[str, str]:
+        """Slug to the servers, in words, without which the feature is idle."""
+        return {feature.slug: _servers_of(feature) for feature in self._for_some_servers()}
+
+    def _for_some_servers(self) -> list[type[Feature]]:
+        return [f for f in self.features if f.server_roles and f.slug not in self.named]
 
     def without(self, slugs: Sequence[str]) -> Selected:
         """The same without some features; PeriodicError on a slug that is none."""
@@ -65,6 +70,10 @@ class Selected:
             for feature in self.features
             if feature.slug not in without
         )
+
+
+def _servers_of(feature: type[Feature]) -> str:
+    return f"{' or '.join(feature.server_roles)} servers"
 
 
 def select_features(selection: Selection, *, default: str | None = None) -> Selected:

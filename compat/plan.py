@@ -105,8 +105,15 @@ class Plan:
 
     def dropped(self) -> tuple[str, ...]:
         """Slugs that are on, cannot be had here, and may be missing: the run goes without them."""
+        return tuple(slug for slug in self._unsupported() if slug in self.allow_missing)
+
+    def refused(self) -> tuple[str, ...]:
+        """Slugs that are on, cannot be had here, and may not be missing: no launch starts."""
+        return tuple(slug for slug in self._unsupported() if slug not in self.allow_missing)
+
+    def _unsupported(self) -> tuple[str, ...]:
         missing = {row.feature for row in self.rows if isinstance(row.decision, Unsupported)}
-        return tuple(s for s in self.features if s in missing and s in self.allow_missing)
+        return tuple(slug for slug in self.features if slug in missing)
 
     def off(self, feature: str) -> str:
         """Why a feature is off on every upstream that it touches; empty where it is not."""

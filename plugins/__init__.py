@@ -6,6 +6,7 @@ decode_radix_cache   decode servers that keep prefixes, so that only a suffix cr
 request_routing      every turn of a rollout to the server that holds its prefix
 cost_aware_packing   data-parallel ranks that wait for each other as little as can be
 chunked_checkpoint_staging  saves that hold a bounded part of a shard in host memory
+chunked_optimizer_offload  Adam whose masters and moments stream from host memory
 """
 
 from __future__ import annotations

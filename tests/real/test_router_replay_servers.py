@@ -85,14 +85,15 @@ def test_rows_assembled_from_deltas_equal_all_rows_in_every_turn(server):
 def test_rows_of_generated_tokens_equal_those_of_a_prefill_of_the_same_tokens(server):
     """Each row is its own token's: one that came a step late would be its neighbour's.
 
-    A prefill rounds unlike a step, so that a near tie may turn over here and there.
+    A prefill rounds unlike a step, so that a near tie may turn over here and there: of 80 such
+    answers the aligned share was 0.98 and more, that of the neighbours 0.18 to 0.59.
     """
     prompt = drawn(2, 45)
     sampled = ask(server, prompt, 60, sampling_params={"temperature": 1.5})
     prefilled = ask(server, [*prompt, *sampled.tokens], 1, extra_key="prefilled")
     mine, others = sampled.rows[len(prompt) :], prefilled.rows[len(prompt) : len(sampled.rows)]
     assert share_equal(mine, others) > 0.9
-    assert share_equal(mine[1:], others[:-1]) < 0.3
+    assert share_equal(mine[1:], others[:-1]) < 0.75
 
 
 def share_equal(rows, others):

@@ -105,6 +105,13 @@ def test_a_terminal_that_cannot_show_every_sign_still_gets_the_plan():
     assert done.returncode == 0 and "cost-aware-packing" in done.stdout
 
 
+def test_settings_may_stand_behind_the_word_plan():
+    before = periodic("--plugin-set", "kv-preservation.slat=1", "plan")
+    behind = periodic("plan", "--plugin-set", "kv-preservation.slat=1")
+    assert before.returncode == behind.returncode == 2
+    assert "'salt' instead of" in before.stderr and before.stderr == behind.stderr
+
+
 def test_options_about_plugins_without_plugins_are_refused(script, tmp_path):
     done = periodic("--plugin-set", "kv-preservation.salt=false", str(script), cwd=tmp_path)
     assert done.returncode == 2 and not (tmp_path / "started").exists()

@@ -70,3 +70,39 @@ def test_everything_that_was_decided_is_shown(printed, words):
 def test_json_is_the_plan_and_nothing_else(capsys):
     show(PLAN, json_output=True)
     assert json.loads(capsys.readouterr().out) == PLAN.to_json()
+
+
+@pytest.mark.parametrize(
+    ("rows", "allowed", "verdict"),
+    [
+        ([Row("two", "miles", Inject("lacks it", SEEN, ()))], (), "would start with one and two."),
+        ([Row("two", "miles", Off("no such servers"))], (), "would start with one, without two."),
+        (
+            [Row("two", "miles", Unsupported("no such thing", "Use another tree.", SEEN))],
+            (),
+            "would be refused: two cannot be had.",
+        ),
+        (
+            [Row("two", "miles", Unsupported("no such thing", "Use another tree.", SEEN))],
+            ("two",),
+            "would start with one, without two.",
+        ),
+    ],
+    ids=["whole", "off", "unsupported", "allowed to be missing"],
+)
+def test_the_last_line_says_whether_a_launch_would_start(rows, allowed, verdict):
+    first = Row("one", "miles", Native("declared and consumed", SEEN))
+    out = io.StringIO()
+    plan = Plan(("one", "two"), (first, *rows), {}, {}, allowed)
+    show(plan, console=Console(file=out, width=80, highlight=False))
+    assert out.getvalue().rstrip().endswith(verdict)
+
+
+def test_a_feature_for_servers_that_a_run_may_lack_refuses_only_the_runs_that_have_them():
+    missing = Unsupported("no such thing", "Use another tree.", SEEN)
+    plan = Plan(("one",), (Row("one", "sglang", missing),), {}, {})
+    out = io.StringIO()
+    console = Console(file=out, width=80, highlight=False)
+    show(plan, console=console, only_with={"one": "decode servers"})
+    assert "A launch would start with no feature, without one." in out.getvalue()
+    assert "One with decode servers would be refused: one cannot be had." in out.getvalue()
