@@ -5,14 +5,15 @@ Torch is imported where it is used: only train ranks need it.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from typing import Any
 
-logger = logging.getLogger(__name__)
-
 #: Copies start at multiples of it, so that each is aligned for every dtype and for DMA.
 ALIGNMENT_BYTES = 256
+
+
+class NotPinned(Exception):
+    """CUDA refused to pin the memory that copies were to go into."""
 
 
 def copy_bytes(tensor: Any) -> int:
@@ -120,11 +121,13 @@ class StagingMemory:
         self.peak_bytes = max(self.peak_bytes, num_bytes)
         if torch.cuda.is_available():
             status = torch.cuda.cudart().cudaHostRegister(self._buffer.data_ptr(), num_bytes, 0)
-            self._is_pinned = int(status) == 0
-            if not self._is_pinned:
-                logger.warning(
-                    "%d bytes cannot be pinned (%s); copies are slower", num_bytes, status
+            if int(status) != 0:
+                # Going on unpinned would leave CUDA's last error for the next kernel to raise.
+                raise NotPinned(
+                    f"{num_bytes} bytes of host memory cannot be pinned (CUDA status "
+                    f"{int(status)}); lower staging_bytes"
                 )
+            self._is_pinned = True
 
     def release(self) -> None:
         """Give everything back; harmless where nothing is held."""

@@ -30,14 +30,19 @@ WAIT_SECONDS = 240
 def main():
     if len(sys.argv) > 3:
         return one_rank(int(sys.argv[3]))
+    # Each in a group of its own: the queue that Megatron starts outlives a rank that is killed.
     ranks = [
-        subprocess.Popen([sys.executable, __file__, *sys.argv[1:3], str(rank)])
+        subprocess.Popen(
+            [sys.executable, "-W", "ignore", __file__, *sys.argv[1:3], str(rank)],
+            start_new_session=True,
+        )
         for rank in range(WORLD_SIZE)
     ]
     with contextlib.suppress(subprocess.TimeoutExpired):
         ranks[0].wait(WAIT_SECONDS)
     for rank in ranks:
-        rank.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(rank.pid, signal.SIGKILL)
         rank.wait()
     facts = [FOLDER / f"facts-{rank}.json" for rank in range(WORLD_SIZE)]
     print(json.dumps([json.loads(path.read_text()) for path in facts if path.exists()]))

@@ -8,6 +8,7 @@ import torch
 from miles_periodic.compat.bindings import staging_memory
 from miles_periodic.compat.bindings.staging_memory import (
     ALIGNMENT_BYTES,
+    NotPinned,
     StagingMemory,
     copy_bytes,
     in_place,
@@ -96,4 +97,44 @@ def test_a_copy_that_fails_leaves_nothing_held(as_on_a_gpu):
     memory = StagingMemory(1 << 20)
     with pytest.raises(NotImplementedError), memory:
         memory.stage([FLAT, torch.empty(10, device="meta")])
+    assert memory.held_bytes == 0
+
+
+class Driver:
+    """What CUDA is told about host memory."""
+
+    def __init__(self, status=0):
+        self.status, self.pinned = status, {}
+
+    def cudaHostRegister(self, pointer, num_bytes, flags):
+        if self.status == 0:
+            self.pinned[pointer] = num_bytes
+        return self.status
+
+    def cudaHostUnregister(self, pointer):
+        del self.pinned[pointer]
+
+
+@pytest.fixture
+def driver(monkeypatch, as_on_a_gpu):
+    made = Driver()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: made)
+    return made
+
+
+def test_beside_a_gpu_the_buffer_is_pinned_while_it_is_held_and_no_longer(driver):
+    with StagingMemory(1024) as memory:
+        memory.stage([FLAT[:10]])
+        assert list(driver.pinned.values()) == [1024]
+        memory.stage([FLAT])
+        assert list(driver.pinned.values()) == [copy_bytes(FLAT)]
+    assert driver.pinned == {}
+
+
+def test_memory_that_cannot_be_pinned_is_an_error_that_says_what_to_lower(driver):
+    driver.status = 2
+    memory = StagingMemory(1024)
+    with pytest.raises(NotPinned, match="1024 bytes.*CUDA status 2.*lower staging_bytes"), memory:
+        memory.stage([FLAT[:10]])
     assert memory.held_bytes == 0
