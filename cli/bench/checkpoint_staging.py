@@ -84,8 +84,8 @@ def measure(megatron: Path | None, mebibytes: int, staging_mebibytes: int) -> di
             )
         bound = plain | manifest.environment()
         for number in range(REPEATS):
-            for kind, measured in saves.items():
-                folder = Path(work) / f"{len(kind)}-{number}"
+            for position, (kind, measured) in enumerate(saves.items()):
+                folder = Path(work) / f"{number}-{position}"
                 flags = ["--as-on-a-gpu"] if kind == COPIED else []
                 environment = plain if kind == STOCK else bound
                 measured.append(_save(folder, mebibytes, flags, environment))

@@ -16,6 +16,12 @@ from miles_periodic.plugins.chunked_checkpoint_staging.waves import oversized, p
 
 logger = logging.getLogger(__name__)
 
+#: Options of Miles and Megatron, the only value that is taken, and why.
+_ONLY = (
+    ("--train-backend", "megatron", "Only checkpoints that Megatron writes are staged in waves."),
+    ("--ckpt-format", "torch_dist", "Only torch_dist checkpoints are staged in waves."),
+)
+
 
 class ChunkedCheckpointStaging(Feature):
     """A save is staged and written in waves of bounded host memory."""
@@ -34,8 +40,9 @@ class ChunkedCheckpointStaging(Feature):
     def complete_arguments(self, arguments: Mapping[str, Any]) -> Mapping[str, Any] | None:
         if arguments.get("save") is None:
             return None
-        _check_backend(arguments.get("train_backend", "megatron"))
-        _check_format(arguments.get("ckpt_format", "torch_dist"))
+        for option, expected, problem in _ONLY:
+            found = arguments.get(option.strip("-").replace("-", "_"), expected)
+            _check(option, expected, found, problem)
         if arguments.get("async_save") and not self.settings.allow_async_save:
             raise PeriodicError(
                 "An asynchronous save cannot be staged in waves: training goes on while it is "
@@ -68,25 +75,13 @@ class ChunkedCheckpointStaging(Feature):
         return plan_waves(entries, staging_bytes=staging_bytes, num_writers=num_writers)
 
 
-def _check_backend(backend: str) -> None:
-    if backend != "megatron":
+def _check(option: str, expected: str, found: Any, problem: str) -> None:
+    if found != expected:
         raise PeriodicError(
-            "Only checkpoints that Megatron writes are staged in waves.",
+            problem,
             feature=SLUG,
-            target="--train-backend",
-            expected="megatron",
-            found=str(backend),
-            remedy=f"Use --train-backend megatron, or take the feature out with -{SLUG}.",
-        )
-
-
-def _check_format(name: str) -> None:
-    if name != "torch_dist":
-        raise PeriodicError(
-            "Only torch_dist checkpoints are staged in waves.",
-            feature=SLUG,
-            target="--ckpt-format",
-            expected="torch_dist",
-            found=str(name),
-            remedy=f"Use --ckpt-format torch_dist, or take the feature out with -{SLUG}.",
+            target=option,
+            expected=expected,
+            found=str(found),
+            remedy=f"Use {option} {expected}, or take the feature out with -{SLUG}.",
         )
