@@ -16,11 +16,8 @@ from miles_periodic.plugins.chunked_checkpoint_staging.waves import oversized, p
 
 logger = logging.getLogger(__name__)
 
-#: Options of Miles and Megatron, the only value that is taken, and why.
-_ONLY = (
-    ("--train-backend", "megatron", "Only checkpoints that Megatron writes are staged in waves."),
-    ("--ckpt-format", "torch_dist", "Only torch_dist checkpoints are staged in waves."),
-)
+#: Options of Miles and Megatron, and the only value of each with which saves are staged.
+_ONLY = (("--train-backend", "megatron"), ("--ckpt-format", "torch_dist"))
 
 
 class ChunkedCheckpointStaging(Feature):
@@ -40,9 +37,9 @@ class ChunkedCheckpointStaging(Feature):
     def complete_arguments(self, arguments: Mapping[str, Any]) -> Mapping[str, Any] | None:
         if arguments.get("save") is None:
             return None
-        for option, expected, problem in _ONLY:
+        for option, expected in _ONLY:
             found = arguments.get(option.strip("-").replace("-", "_"), expected)
-            _check(option, expected, found, problem)
+            _check(option, expected, found)
         if arguments.get("async_save") and not self.settings.allow_async_save:
             raise PeriodicError(
                 "An asynchronous save cannot be staged in waves: training goes on while it is "
@@ -75,10 +72,10 @@ class ChunkedCheckpointStaging(Feature):
         return plan_waves(entries, staging_bytes=staging_bytes, num_writers=num_writers)
 
 
-def _check(option: str, expected: str, found: Any, problem: str) -> None:
+def _check(option: str, expected: str, found: Any) -> None:
     if found != expected:
         raise PeriodicError(
-            problem,
+            f"Only saves with {option} {expected} are staged in waves.",
             feature=SLUG,
             target=option,
             expected=expected,
