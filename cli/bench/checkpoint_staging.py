@@ -27,7 +27,7 @@ from miles_periodic.plugins.chunked_checkpoint_staging.settings import (
 )
 
 REPEATS = 3
-SAVE_TIMEOUT_SECONDS = 900
+SAVES_TIMEOUT_SECONDS = 900
 SAVER = "miles_periodic.compat.cpu.checkpoint_saver"
 STOCK = "Megatron alone"
 IN_PLACE = "feature, tensors in host memory"
@@ -61,7 +61,7 @@ def checkpoint_staging_command(
 
 
 def measure(megatron: Path | None, mebibytes: int, staging_mebibytes: int) -> dict[str, Any]:
-    """Median seconds, most host memory and files of each kind of save, interleaved.
+    """Median seconds, most host memory and files of each kind of save.
 
     Raises PeriodicError where there is no Megatron, or one of an unknown shape.
     """
@@ -70,7 +70,7 @@ def measure(megatron: Path | None, mebibytes: int, staging_mebibytes: int) -> di
     settings = ChunkedCheckpointStagingSettings(staging_bytes=staging_mebibytes << 20)
     feature = FeatureReference.of(ChunkedCheckpointStaging, settings)
     bindings = bindings_named(names)
-    saves: dict[str, list[dict[str, Any]]] = {STOCK: [], IN_PLACE: [], COPIED: []}
+    saves: dict[str, list[dict[str, Any]]] = {}
     with (
         tempfile.TemporaryDirectory(prefix="checkpoint-staging-") as work,
         RollCallServer(list(bindings), run_id="bench") as roll_call,
@@ -83,13 +83,10 @@ def measure(megatron: Path | None, mebibytes: int, staging_mebibytes: int) -> di
                 [parent, *filter(None, [plain.get("PYTHONPATH")])]
             )
         bound = plain | manifest.environment()
-        for number in range(REPEATS):
-            for position, (kind, measured) in enumerate(saves.items()):
-                folder = Path(work) / f"{number}-{position}"
-                flags = ["--as-on-a-gpu"] if kind == COPIED else []
-                environment = plain if kind == STOCK else bound
-                measured.append(_save(folder, mebibytes, flags, environment))
-                _remove(Path(work))
+        for kind in (STOCK, IN_PLACE, COPIED):
+            flags = ["--as-on-a-gpu"] if kind == COPIED else []
+            environment = plain if kind == STOCK else bound
+            saves[kind] = _saves(Path(work) / "checkpoint", mebibytes, flags, environment)
     return {
         "rows": [_row(kind, measured) for kind, measured in saves.items()],
         "bound_MiB": staging_mebibytes,
@@ -111,26 +108,20 @@ def _known_bindings(tree: Tree | None) -> tuple[str, ...]:
     return names
 
 
-def _save(
+def _saves(
     folder: Path, mebibytes: int, flags: list[str], environment: Mapping[str, str]
-) -> dict[str, Any]:
-    """What one save in a process of its own measured."""
-    command = [sys.executable, "-m", SAVER, str(folder), str(mebibytes), *flags]
+) -> list[dict[str, Any]]:
+    """What the saves of one kind measured, all in one process."""
+    command = [sys.executable, "-m", SAVER, str(folder), str(mebibytes), str(REPEATS), *flags]
     done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=SAVE_TIMEOUT_SECONDS
+        command, env=environment, capture_output=True, text=True, timeout=SAVES_TIMEOUT_SECONDS
     )
     if done.returncode:
         raise PeriodicError(
-            f"The save that was to be measured failed: {done.stderr.strip()[-2000:]}.",
+            f"The saves that were to be measured failed: {done.stderr.strip()[-2000:]}.",
             remedy="Free disk space where temporary files go, or give fewer --mebibytes.",
         )
     return json.loads(done.stdout.splitlines()[-1])
-
-
-def _remove(work: Path) -> None:
-    """The files of the last save, so that the disk holds one at a time."""
-    for path in work.glob("*/*"):
-        path.unlink()
 
 
 def _row(kind: str, measured: list[dict[str, Any]]) -> dict[str, Any]:

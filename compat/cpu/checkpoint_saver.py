@@ -1,14 +1,16 @@
-"""One real save of random tensors, measured, in a process of its own without a GPU.
+"""Real saves of random tensors, measured, in a process of its own without a GPU.
 
-python -m miles_periodic.compat.cpu.checkpoint_saver FOLDER MEBIBYTES [--as-on-a-gpu]
+python -m miles_periodic.compat.cpu.checkpoint_saver FOLDER MEBIBYTES REPEATS [--as-on-a-gpu]
 
-Prints seconds, the most host memory that the save took on top of the state, and the files. With
---as-on-a-gpu our bindings copy every tensor before they write it, as they have to on a GPU.
+Prints for each save its seconds, the most host memory that it took on top of the state, and its
+files. With --as-on-a-gpu our bindings copy every tensor before they write it, as they have to on a
+GPU.
 """
 
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -20,37 +22,38 @@ _RESET_PEAK = "5"
 
 
 def main(argv: list[str]) -> None:
-    """Save once into the folder `argv[0]`."""
+    """Save into the folder `argv[0]`, once to warm up and then as often as asked."""
     import torch
 
     from miles_periodic.compat.cpu.cuda_on_cpu import cuda_functions_on_cpu
 
-    folder, mebibytes, *flags = argv
+    folder, mebibytes, repeats, *flags = argv
     cuda_functions_on_cpu(torch)
     torch.distributed.init_process_group(
         "gloo", store=torch.distributed.HashStore(), rank=0, world_size=1
     )
     if "--as-on-a-gpu" in flags:
         _copy_everything()
-    print(json.dumps(save(Path(folder), int(mebibytes) << 20)))
+    save(Path(folder), _state(TENSOR_BYTES))
+    state = _state(int(mebibytes) << 20)
+    print(json.dumps([save(Path(folder), state) for _ in range(int(repeats))]))
 
 
-def save(folder: Path, num_bytes: int) -> dict[str, Any]:
+def save(folder: Path, state: dict[str, Any]) -> dict[str, Any]:
     """Seconds, bytes of host memory on top of the state, and number of files of one save."""
     from megatron.core import dist_checkpointing
 
     folder.mkdir()
-    state = _state(num_bytes)
-    dist_checkpointing.save(_state(TENSOR_BYTES), str(_beside(folder, "first")))
     before_bytes = _reset_peak()
     began = time.perf_counter()
-    dist_checkpointing.save(state, str(folder))
-    seconds = time.perf_counter() - began
-    return {
-        "seconds": seconds,
+    dist_checkpointing.save(dict(state), str(folder))
+    measured = {
+        "seconds": time.perf_counter() - began,
         "host_bytes": _status("VmHWM") - before_bytes,
         "files": len(list(folder.glob("*.distcp"))),
     }
+    shutil.rmtree(folder)
+    return measured
 
 
 def _state(num_bytes: int) -> dict[str, Any]:
@@ -69,12 +72,6 @@ def _state(num_bytes: int) -> dict[str, Any]:
             key = f"weight.{first + n}"
             state[key] = ShardedTensor.from_rank_offsets(key, part)
     return state
-
-
-def _beside(folder: Path, name: str) -> Path:
-    beside = folder.with_name(f"{folder.name}-{name}")
-    beside.mkdir()
-    return beside
 
 
 def _copy_everything() -> None:
