@@ -1,21 +1,23 @@
 """Two ranks that save one state by a real Megatron-core, alone and with our bindings in.
 
-    checkpoint_process.py TREE FOLDER          starts both ranks
-    checkpoint_process.py TREE FOLDER RANK     is one of them
+    checkpoint_process.py TREE FOLDER
 
-Prints what each rank saw, as JSON: rank 0's facts, then rank 1's as far as it lived. No model is
-needed: the state is made of every kind of tensor that a planner hands to a writer.
+Megatron is imported once, and the ranks are forked from there. Prints what each rank saw, as JSON:
+rank 0's facts, then rank 1's as far as it lived. No model is needed: the state is made of every
+kind of tensor that a planner hands to a writer.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 import resource
 import signal
-import subprocess
 import sys
+import time
+import traceback
 from pathlib import Path
 
 TREE, FOLDER = Path(sys.argv[1]), Path(sys.argv[2])
@@ -28,33 +30,46 @@ WAIT_SECONDS = 240
 
 
 def main():
-    if len(sys.argv) > 3:
-        return one_rank(int(sys.argv[3]))
-    # Each in a group of its own: the queue that Megatron starts outlives a rank that is killed.
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-W", "ignore", __file__, *sys.argv[1:3], str(rank)],
-            start_new_session=True,
-        )
-        for rank in range(WORLD_SIZE)
-    ]
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        ranks[0].wait(WAIT_SECONDS)
-    for rank in ranks:
+    import torch
+
+    from miles_periodic.compat.cpu.cuda_on_cpu import cuda_functions_on_cpu
+
+    torch.set_num_threads(1)
+    cuda_functions_on_cpu(torch)
+    build_no_extension()
+    importlib.import_module("megatron.core.dist_checkpointing")
+    ranks = [forked(rank) for rank in range(WORLD_SIZE)]
+    wait_for(ranks[0])
+    for pid in ranks:
+        # Whatever it left too: the queue that Megatron starts outlives a rank that is killed.
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(rank.pid, signal.SIGKILL)
-        rank.wait()
+            os.killpg(pid, signal.SIGKILL)
     facts = [FOLDER / f"facts-{rank}.json" for rank in range(WORLD_SIZE)]
     print(json.dumps([json.loads(path.read_text()) for path in facts if path.exists()]))
+
+
+def forked(rank):
+    """The id of a process that is one rank, in a group of its own."""
+    pid = os.fork()
+    if pid == 0:
+        os.setsid()
+        try:
+            one_rank(rank)
+        except BaseException:
+            traceback.print_exc()
+        os._exit(0)
+    return pid
+
+
+def wait_for(pid):
+    end = time.monotonic() + WAIT_SECONDS
+    while time.monotonic() < end and os.waitpid(pid, os.WNOHANG) == (0, 0):
+        time.sleep(0.05)
 
 
 def one_rank(rank):
     import torch
 
-    from miles_periodic.compat.cpu.cuda_on_cpu import cuda_functions_on_cpu
-
-    cuda_functions_on_cpu(torch)
-    build_no_extension()
     torch.distributed.init_process_group(
         "gloo", init_method=f"file://{FOLDER}/meeting", rank=rank, world_size=WORLD_SIZE
     )
@@ -63,7 +78,6 @@ def one_rank(rank):
         Scenes(rank, facts).play()
     finally:
         (FOLDER / f"facts-{rank}.json").write_text(json.dumps(facts))
-    os._exit(0)
 
 
 def build_no_extension():
