@@ -11,7 +11,11 @@ from miles_periodic.plugins.cost_aware_packing.local_search import (
     best_exchange,
     improve,
 )
-from miles_periodic.plugins.cost_aware_packing.problem import StepProblem
+from miles_periodic.plugins.cost_aware_packing.problem import (
+    StepProblem,
+    bin_costs,
+    slot_time_of_bins,
+)
 
 
 def make_problem(lengths, num_ranks, max_tokens, **rules) -> StepProblem:
@@ -85,3 +89,27 @@ def test_a_number_of_exchanges_ends_the_search_and_makes_it_repeatable():
     ]
     assert found[0] == start.tolist()
     assert found[1] == found[2] != found[0]
+
+
+def test_more_exchanges_never_make_a_packing_worse():
+    costs = np.arange(40, dtype=np.float64) ** 2
+    problem = StepProblem(np.ones(40, dtype=np.int64), costs, 4, max_tokens=8)
+    times = [
+        slot_time_of_bins(
+            bin_costs(
+                problem,
+                improve(
+                    problem,
+                    np.arange(40) % 8,
+                    2,
+                    floor=0.0,
+                    limit=Limit(num_exchanges=count),
+                    seed=0,
+                ),
+                8,
+            ),
+            4,
+        )
+        for count in (0, 1, 5, 20, 100)
+    ]
+    assert times == sorted(times, reverse=True) and times[-1] < times[0]
