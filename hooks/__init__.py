@@ -1,7 +1,6 @@
 """The contract between features and upstreams; everything else imports it, it imports nobody.
 
 decisions        the answers of a probe: native, inject, off, unsupported, each with evidence
-alignment        the unit to which trainers pad a sample
 errors           what a user is told: feature, tree, target, expected, found, remedy
 feature          what a feature states about itself
 nearest_name     the closest known name to a mistyped one
@@ -10,6 +9,7 @@ settings         TOML, environment and command line to one frozen model per feat
 values           the plain values that hooks exchange
 proofs           what the real servers must show, and the requests that ask for it
 common_prefix    how far two sequences of tokens agree
+alignment        the unit to which trainers pad a sample
 weight_versions  the order of weight versions
 rollout          hook specs that the rollout processes call
 sessions         hook specs that the session server calls, and who assembles its sessions

@@ -18,7 +18,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from miles_periodic.compat import stock_losses
+from miles_periodic.compat.bench import cross_entropy
 from miles_periodic.hooks.errors import PeriodicError
 from miles_periodic.hooks.nearest_name import did_you_mean
 
@@ -87,7 +87,7 @@ def measure(shape: Shape, ways: Sequence[str] | None = None, repeats: int = 3) -
     for way in ways or ():
         if way not in offered:
             raise PeriodicError(f"No way is named {way!r}.", remedy=did_you_mean(way, offered))
-    with stock_losses.one_rank(device):
+    with cross_entropy.one_rank(device):
         rows = [_row(way, offered[way], shape, device, repeats) for way in ways or offered]
     return {
         "rows": rows,
@@ -146,7 +146,7 @@ Way = Callable[[Any, Any, Any, Shape], Any]
 def _ways(device: str) -> dict[str, Way]:
     """Name to a function of hidden, weight, targets and the shape that gives log-probabilities."""
     ways: dict[str, Way] = {"logits by torch": _by_torch}
-    if stock_losses.is_there():
+    if cross_entropy.is_there():
         ways["logits by Megatron"] = _by_megatron
     ways["ours, torch"] = _ours("torch")
     for kernel, package in (("liger", "liger_kernel"), ("quack", "quack")):
@@ -164,7 +164,7 @@ def _by_torch(hidden: Any, weight: Any, targets: Any, shape: Shape) -> Any:
 
 def _by_megatron(hidden: Any, weight: Any, targets: Any, shape: Shape) -> Any:
     # The clone is Miles's: Megatron overwrites what it is given.
-    return stock_losses.log_probs((hidden @ weight.T).float().clone(), targets)
+    return cross_entropy.log_probs((hidden @ weight.T).float().clone(), targets)
 
 
 def _ours(kernel: str) -> Way:

@@ -18,9 +18,9 @@ from typing import Any
 
 import torch
 
+from miles_periodic.compat.bench.optimizer_step import LARGE_MODEL_PARAMETERS, NATIVE
 from miles_periodic.plugins.chunked_optimizer_offload import ChunkedAdam
 
-GIB = 1 << 30
 MIB = 1 << 20
 BUFFER_BYTES = {"cuda": 256 * MIB, "cpu": MIB}
 NUM_COPIES = 8
@@ -135,7 +135,7 @@ def link_rate(rank: Rank) -> float:
 
 def shapes(num_parameters: int) -> list[tuple[int, ...]]:
     """A transformer's: an embedding, then layers of four matrices and two vectors, cut to size."""
-    hidden = 5120 if num_parameters >= GIB else 256
+    hidden = 5120 if num_parameters >= LARGE_MODEL_PARAMETERS else 256
     layer = [(hidden,), (3 * hidden, hidden), (hidden, hidden)]
     layer += [(hidden,), (4 * hidden, hidden), (hidden, 4 * hidden)]
     found: list[tuple[int, ...]] = [(max(num_parameters // 8, 1),)]
@@ -179,7 +179,7 @@ def _chunked(params: Sequence[torch.Tensor], task: Task) -> torch.optim.Optimize
     )
 
 
-CONTENDERS = {"all on device": _native, "ChunkedAdam": _chunked}
+CONTENDERS = {NATIVE: _native, "ChunkedAdam": _chunked}
 
 
 def _run(name: str, build: Callable[..., Any], task: Task, rank: Rank) -> Outcome:

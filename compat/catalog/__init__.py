@@ -1,15 +1,15 @@
 """Which bindings exist, and which of them each feature needs on which upstream.
 
-launch    the bindings of a run's start: command line, muster, the servers' arguments
-rollout   those of a rollout from its start to its step, whatever it is rolled out with
-sessions  those of rollouts through Miles's session server
-server    those of SGLang's own processes
-training  those of trainers and of the split of a batch
-loss      those of what a model returns and what losses make of it
+launch       the bindings of a run's start: command line, muster, the servers' arguments
+rollout      those of a rollout from its start to its step, whatever it is rolled out with
+sessions     those of rollouts through Miles's session server
+server       those of SGLang's own processes
+training     those of trainers and of the split of a batch
+loss         those of what a model returns and what losses make of it
 checkpoints  those of a train rank's save
-weights   those of weight updates
-routing   those of the choice of a server and a rank
-features  what each feature, setting and hook needs of all of these
+weights      those of weight updates
+routing      those of the choice of a server and a rank
+features     what each feature, setting and hook needs of all of these
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ _OFFLOADED: Needs = (
     "training/read-weights",
     "training/state-of-weight",
     "training/load-state-of-weight",
-    "training/staged-tensors",
+    "training/copied-state",
 )
 #: The split of a batch: planned as a whole in the rollout manager, or there and in each trainer.
 _SPLIT: Needs = (
