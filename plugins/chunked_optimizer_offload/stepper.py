@@ -29,10 +29,10 @@ from miles_periodic.plugins.chunked_optimizer_offload.workspace import (
     fit_slots,
 )
 
-#: The first load and the last drain overlap nothing: one chunk's time each way. A step that is
-#: free to choose is cut into so many that this is little,
+#: Into how many chunks a step is cut where no `chunk_bytes` says it. The first load and the last
+#: drain overlap nothing; of so many chunks that is little.
 NUM_CHUNKS = 32
-#: but not into chunks of fewer elements, whose copies would wait for the host more than they move.
+#: Elements that such a chunk has at least: copies of fewer wait for the host more than they move.
 SHORTEST = 1 << 20
 
 OnStepped = Callable[[Sequence[SteppedPiece]], None]
