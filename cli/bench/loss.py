@@ -21,11 +21,16 @@ from rich.table import Table
 from miles_periodic.compat.bench import cross_entropy
 from miles_periodic.hooks.errors import PeriodicError
 from miles_periodic.hooks.nearest_name import did_you_mean
+from miles_periodic.plugins.fused_linear_cross_entropy.settings import (
+    CHUNK_TOKENS,
+    CHUNK_VOCABULARY,
+)
 
 #: What log-probabilities may be off, in roundings of the operands' dtype of the largest logit.
 NUM_ROUNDINGS = 8
 #: Log-probabilities are compared with FP64 on so many tokens.
 CHECKED_TOKENS = 64
+MET = "met"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +40,8 @@ class Shape:
     num_tokens: int
     vocabulary: int
     width: int
-    chunk_tokens: int = 4096
-    chunk_vocabulary: int = 16384
+    chunk_tokens: int = CHUNK_TOKENS
+    chunk_vocabulary: int = CHUNK_VOCABULARY
 
     @property
     def logits_bytes(self) -> int:
@@ -96,9 +101,6 @@ def measure(shape: Shape, ways: Sequence[str] | None = None, repeats: int = 3) -
         "logits_bytes": shape.logits_bytes,
         "verdict": verdict(rows, device),
     }
-
-
-MET = "met"
 
 
 def table(result: dict[str, Any]) -> Table:
