@@ -31,6 +31,8 @@ NUM_ROUNDINGS = 8
 #: Log-probabilities are compared with FP64 on so many tokens.
 CHECKED_TOKENS = 64
 MET = "met"
+#: Columns of a row; None where a way did not get so far.
+_MEASURED = ("peak_bytes", "of_logits", "seconds", "largest_error", "rounding", "largest")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,8 @@ class Shape:
 #: What is measured where a shape is not given: a CPU's, and a GPU's.
 SMALL = Shape(2048, 16384, 128, chunk_tokens=256, chunk_vocabulary=2048)
 LARGE = Shape(32768, 151936, 4096)
+#: Hidden states, weight, targets and the shape to log-probabilities.
+Way = Callable[[Any, Any, Any, Shape], Any]
 
 
 def loss_command(
@@ -142,9 +146,6 @@ def verdict(rows: Sequence[dict[str, Any]], device: str) -> str:
     return MET
 
 
-Way = Callable[[Any, Any, Any, Shape], Any]
-
-
 def _ways(device: str) -> dict[str, Way]:
     """Name to a function of hidden, weight, targets and the shape that gives log-probabilities."""
     ways: dict[str, Way] = {"logits by torch": _by_torch}
@@ -203,9 +204,6 @@ def _row(way: str, compute: Way, shape: Shape, device: str, repeats: int) -> dic
     except (ArithmeticError, ValueError) as error:
         row["outcome"] = str(error)
     return row | {key: None for key in _MEASURED if key not in row}
-
-
-_MEASURED = ("peak_bytes", "of_logits", "seconds", "largest_error", "rounding", "largest")
 
 
 def _operands(shape: Shape, device: str) -> tuple[Any, Any, Any]:

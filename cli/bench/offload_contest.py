@@ -29,6 +29,9 @@ NUM_ROUNDS = 4
 NUM_WARM_UP_STEPS = 2
 KERNELS = {"foreach": {"foreach": True}, "fused": {"fused": True}, "loop": {"foreach": False}}
 OPTIONS = {"lr": 1e-4, "weight_decay": 0.01, "betas": (0.9, 0.95)}
+#: Elements that a digest takes at once: it holds 8 bytes of bits and 8 of places for each.
+_DIGEST_LENGTH = 1 << 24
+_PRIME = (1 << 61) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +277,3 @@ def _digest(
                 places = torch.arange(1, bits.numel() + 1, device=device) + number
                 sums[kind] = (sums[kind] * 31 + int((bits * places).sum())) % _PRIME
     return tuple(sums)
-
-
-_DIGEST_LENGTH = 1 << 24
-_PRIME = (1 << 61) - 1
