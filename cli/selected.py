@@ -20,6 +20,7 @@ from miles_periodic.hooks.feature import Feature, FeatureSettings
 from miles_periodic.hooks.manager import build_manager, installed_plugins
 from miles_periodic.hooks.selection import check_slugs, check_together, choose, parse
 from miles_periodic.hooks.settings import resolve
+from miles_periodic.upstream.rows import replacements
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +148,7 @@ def plan_for(
         allow_missing=selection.allow_missing,
         idle=idle,
         settings=selected.settings,
+        replacements=replacements(),
     )
 
 

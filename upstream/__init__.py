@@ -1,4 +1,5 @@
-"""What upstream is doing about each feature.
+"""What upstreams are doing about each feature.
 
-ledger  the pull requests that matter: state, dates, first release, how to prove it (ledger.toml)
+rows     the ledger: pull requests and other changes that matter, as data (ledger/)
+claims   whether what a row claims agrees with what releases show
 """

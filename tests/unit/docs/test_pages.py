@@ -20,7 +20,7 @@ PAGES = [
 TEXTS = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in PAGES}
 
 
-@pytest.mark.parametrize("name", ["hooks", "cli"])
+@pytest.mark.parametrize("name", ["hooks", "cli", "compatibility"])
 def test_a_page_that_is_made_says_what_the_code_says(name):
     spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"make_{name}_page.py")
     maker = importlib.util.module_from_spec(spec)
