@@ -109,7 +109,7 @@ def ledger() -> Mapping[str, Row]:
 
 
 def row_from(key: str, part: Mapping[str, Any]) -> Row:
-    """The row that a table of the ledger is; ValueError on what is missing, unknown or malformed."""
+    """The row that a table of the ledger is; ValueError on what is missing or malformed."""
     values = {name.replace("-", "_"): value for name, value in part.items()}
     try:
         probe = condition_from(values.pop("probe")) if "probe" in values else None

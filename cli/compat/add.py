@@ -10,8 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from miles_periodic.cli.compat.gather import facts_in, gathered
-from miles_periodic.compat.catalog import FEATURE_BINDINGS, SESSION_BINDINGS, SETTING_BINDINGS
-from miles_periodic.compat.catalog import every_name as names_in
+from miles_periodic.compat.catalog import every_binding
 from miles_periodic.compat.matrix import releases
 from miles_periodic.compat.matrix.changes import Change, changes
 from miles_periodic.compat.matrix.facts import Facts, record, recorded
@@ -73,15 +72,6 @@ def _report(
             for change in changes(every_binding(slug, upstream), was[upstream], is_now[upstream]):
                 yield from _shown(change, num_lines)
         yield from _claims(earlier, now)
-
-
-def every_binding(slug: str, upstream: str) -> tuple[str, ...]:
-    """All bindings that a feature may put in on an upstream, by any setting and alternative."""
-    needs = [*FEATURE_BINDINGS.get(slug, {}).get(upstream, ())]
-    needs += SESSION_BINDINGS.get(slug, {}).get(upstream, ())
-    for listed in SETTING_BINDINGS.get(slug, {}).get(upstream, {}).values():
-        needs += listed
-    return tuple(dict.fromkeys(names_in(needs)))
 
 
 def _decided(slug: str, was: str, now: str) -> Text:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -19,6 +19,9 @@ from miles_periodic.compat.tree import Tree
 from miles_periodic.plugins import features
 from miles_periodic.upstream.rows import ledger, replacements
 
+#: From so many releases on, processes are worth their start.
+_MIN_FOR_PROCESSES = 4
+
 
 def claims() -> Claims:
     """Every row of the ledger that can be proved."""
@@ -26,42 +29,57 @@ def claims() -> Claims:
     return {row.key: (row.upstream, row.probe) for row in rows if row.probe is not None}
 
 
-def facts_on(label: str, trees: dict[str, Tree]) -> Facts:
-    """What some trees say about our features and about the ledger."""
-    return facts_of(label, trees, features(), replacements(), claims())
+def facts_on(label: str, trees: dict[str, Tree], *, plan: bool = True) -> Facts:
+    """What some trees say about our features, unless not asked to plan them, and the ledger."""
+    return facts_of(label, trees, features() if plan else (), replacements(), claims())
 
 
-def facts_in(release: Release, folder: Path) -> Facts:
+def facts_in(release: Release, folder: Path, *, plan: bool = True) -> Facts:
     """What a release says whose sources are in `folder`."""
-    return facts_on(release.label, release.trees(folder))
+    return facts_on(release.label, release.trees(folder), plan=plan)
 
 
-def gathered(releases: Sequence[Release]) -> Iterator[Facts]:
+def gathered(releases: Sequence[Release], *, plan: bool = True) -> Iterator[Facts]:
     """What each release says, in that order; downloads what is not in the cache.
+
+    plan: also every feature's decisions, which takes most of the time.
 
     Shows progress on standard error. Raises PeriodicError where a release cannot be had.
     """
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with (
-        Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True)) as progress,
-        ProcessPoolExecutor(_num_workers(), mp_context=get_context("spawn")) as pool,
-    ):
+    with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True)) as progress:
         fetching = progress.add_task("fetching releases", total=len(releases))
-        planning = progress.add_task("planning every feature", total=len(releases))
-        waiting = []
-        for release in releases:
-            waiting.append(pool.submit(facts_in, release, unpacked(release)))
-            progress.advance(fetching)
-        for facts in waiting:
-            yield facts.result()
-            progress.advance(planning)
+        doing = "planning every feature" if plan else "judging every claim"
+        reading = progress.add_task(doing, total=len(releases))
+        folders = ((r, _fetched(r, lambda: progress.advance(fetching))) for r in releases)
+        for facts in _read(folders, plan, len(releases)):
+            yield facts
+            progress.advance(reading)
+
+
+def _fetched(release: Release, advance: Callable[[], None]) -> Path:
+    folder = unpacked(release)
+    advance()
+    return folder
+
+
+def _read(
+    folders: Iterable[tuple[Release, Path]], plan: bool, num_releases: int
+) -> Iterator[Facts]:
+    """What stands in the folders: in this process where they are few, else in one per core.
+
+    Further releases are fetched while the first ones are read.
+    """
+    if num_releases < _MIN_FOR_PROCESSES:
+        yield from (facts_in(release, folder, plan=plan) for release, folder in folders)
+        return
+    num_workers = max(1, len(os.sched_getaffinity(0)))
+    with ProcessPoolExecutor(num_workers, mp_context=get_context("spawn")) as pool:
+        waiting = [pool.submit(facts_in, r, folder, plan=plan) for r, folder in folders]
+        yield from (each.result() for each in waiting)
 
 
 def trees_of(options: Sequence[str]) -> dict[str, Tree]:
     """The trees that `--tree UPSTREAM=DIR` names, and no installed ones."""
     named = {option.partition("=")[0] for option in options}
     return {upstream: tree for upstream, tree in trees_from(options).items() if upstream in named}
-
-
-def _num_workers() -> int:
-    return max(1, len(os.sched_getaffinity(0)))

@@ -6,28 +6,30 @@ from collections.abc import Iterator, Sequence
 
 from miles_periodic.cli.compat.tables import SAID, lines_on, slugs_on
 from miles_periodic.compat.matrix.facts import Fact, Facts
-from miles_periodic.compat.matrix.releases import Release, known_releases
 from miles_periodic.hooks.decisions import UPSTREAMS
 from miles_periodic.upstream.rows import Row, ledger
 
 HEAD = """# Compatibility
 
-Where each feature stands on each release, with its default settings, read from the sources and never from a version
-string. `miles compat matrix` made this page; `miles plan` says the same of what is installed, with the evidence.
+Where each feature stands on each release, with its default settings, read from the sources and
+never from a version string. `miles compat matrix` makes this page; `miles plan` says the same of
+what is installed, with the evidence.
 
 | word | meaning |
 |---|---|
 | native | the release has it: nothing is bound |
-| inject | the release lacks it, or a part of it; our bindings put it in, and every target has a known shape |
+| inject | the release lacks it or a part of it; our bindings put it in |
 | – | it cannot be had there, for the reason below the table |
 
-A feature needs every upstream that it touches. The packages inside of the `miles-rl` wheel are forks, and stand for
-themselves. What a setting that is not on by default needs is not in the tables.
+Every target of what is injected has a shape there that is known to work. A feature needs every
+upstream that it touches. The packages inside of the `miles-rl` wheel are forks, and stand for
+themselves.
 """
 LEDGER = """## Changes upstream
 
-What the ledger follows (`miles upstream status`), and the first release whose sources have it. `miles upstream verify` proves
-each line: there in that release and the later ones, not there in the earlier ones.
+What the ledger follows, and the first release whose sources have it. `miles upstream verify` proves
+each line: there in that release and in the later ones, not there in the earlier ones. A tag or a
+branch in the last column is where a change stands that no release has.
 
 | change | title | state | first release |
 |---|---|---|---|"""
@@ -103,8 +105,3 @@ def _plain(reason: str) -> str:
 def _change(row: Row) -> str:
     named = f"[{row.key}]({row.url})" if row.url else row.key
     return f"| {named} | {_plain(row.title)} | {row.state} | {row.applied_upstream or '–'} |"
-
-
-def releases_of(upstream: str) -> tuple[Release, ...]:
-    """The releases of the distribution that is that upstream's own."""
-    return tuple(release for release in known_releases() if release.upstreams[-1] == upstream)

@@ -36,7 +36,7 @@ def tables(matrix: Sequence[Facts]) -> Iterator[Table]:
         table = Table(title=upstream, title_justify="left", box=None, pad_edge=False)
         table.add_column("release", no_wrap=True)
         for slug in slugs:
-            table.add_column(slug)
+            table.add_column(slug.replace("-", "-\n"), no_wrap=True)
         for label, by_slug in lines_on(upstream, matrix):
             table.add_row(label, *(_cell(by_slug.get(slug)) for slug in slugs))
         yield table

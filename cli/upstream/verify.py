@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated
 
 import typer
-from packaging.version import Version
 
 from miles_periodic.cli import messages
 from miles_periodic.cli.compat.gather import gathered, trees_of
@@ -14,7 +13,7 @@ from miles_periodic.compat.conditions import judge
 from miles_periodic.compat.matrix.facts import Facts, recorded
 from miles_periodic.compat.matrix.releases import Release, chosen, known_releases
 from miles_periodic.compat.tree import Tree
-from miles_periodic.upstream.claims import disagreements, first_release
+from miles_periodic.upstream.claims import disagreements
 from miles_periodic.upstream.rows import Row, ledger
 
 DISAGREES_STATUS = 1
@@ -48,7 +47,11 @@ def verify_command(
     Exits with 1 where the sources and the ledger disagree.
     """
     releases = chosen(release or [])
-    facts = [recorded(each.label) for each in releases] if on_file else list(gathered(releases))
+    facts = (
+        [recorded(each.label) for each in releases]
+        if on_file
+        else list(gathered(releases, plan=False))
+    )
     found = {each.label: each for each in facts if each is not None}
     lines = list(_all_lines(found, releases, trees_of(tree or ())))
     for line in lines:
@@ -88,10 +91,10 @@ def _seen(row: Row, releases: Iterable[Release], found: dict[str, Facts]) -> lis
 
 
 def _in_tree(row: Row, tree: Tree) -> str:
-    """What a newer checkout says against a row; empty where it agrees, or nothing is claimed."""
-    if row.probe is None or not row.applied_upstream:
+    """What a newer checkout says against a row; empty where it agrees, or nothing is claimed.
+
+    Megatron's `dev` has what its main branch has not: no other tree is asked about it.
+    """
+    if row.probe is None or row.applied_upstream in ("", "dev"):
         return ""
-    holds = judge(row.probe, tree).holds
-    claimed = first_release(row)
-    merged = claimed is None or claimed <= Version("9999")
-    return f"{tree.name} has it not" if merged and not holds else ""
+    return "" if judge(row.probe, tree).holds else f"{tree.name} has it not"

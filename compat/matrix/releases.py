@@ -109,9 +109,9 @@ def before(release: Release) -> Release | None:
     return max(older, key=lambda known: Version(known.version), default=None)
 
 
-def add(release: Release, file: Path = _FILE) -> bool:
+def add(release: Release) -> bool:
     """Write a release into its place in the file; False where it stands there already."""
-    text = file.read_text(encoding="utf-8")
+    text = _FILE.read_text(encoding="utf-8")
     listed = tomllib.loads(text)[release.distribution]["releases"]
     if release.version in listed:
         return False
@@ -120,7 +120,7 @@ def add(release: Release, file: Path = _FILE) -> bool:
     table, bracket, tail = rest.partition("releases = [\n")
     lines = "".join(f'  "{version}",\n' for version in ordered)
     after = tail[tail.index("]\n") :]
-    file.write_text(head + opening + table + bracket + lines + after, encoding="utf-8")
+    _FILE.write_text(head + opening + table + bracket + lines + after, encoding="utf-8")
     return True
 
 

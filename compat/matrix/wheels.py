@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -11,16 +10,11 @@ import zipfile
 from pathlib import Path
 
 from miles_periodic.compat.matrix.releases import Release
+from miles_periodic.hooks.cache_folder import cache_folder
 from miles_periodic.hooks.errors import PeriodicError
 
 DOWNLOAD_TIMEOUT_SECONDS = 900
 _PLATFORMS = ("manylinux_2_34_x86_64", "manylinux_2_28_x86_64", "manylinux2014_x86_64", "any")
-
-
-def cache_folder() -> Path:
-    """Where this package keeps what it downloaded, by the XDG rule; it may not exist yet."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return Path(base) / "miles-periodic"
 
 
 def folder_of(release: Release) -> Path:

@@ -1,4 +1,4 @@
-"""Each kind of condition on a small server: where it holds, where it does not, and what shows it."""
+"""Each kind of condition on a small server: where it holds, and what is missing where not."""
 
 import pytest
 

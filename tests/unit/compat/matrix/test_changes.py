@@ -8,7 +8,12 @@ from miles_periodic.compat.matrix.changes import changes
 from miles_periodic.compat.tree import Tree
 
 TARGET = "miles.loop:Loop.turn"
-BEFORE = 'class Loop:\n    def turn(self, tokens):\n        """Takes a turn."""\n        return send(tokens)\n'
+BEFORE = """
+class Loop:
+    def turn(self, tokens):
+        '''Takes a turn.'''
+        return send(tokens)
+"""
 
 
 @pytest.fixture(autouse=True)

@@ -53,13 +53,14 @@ def test_the_release_before_is_the_newest_older_one_of_the_same_distribution():
     assert releases.before(release_named("sglang==0.1.0")) is None
 
 
-def test_a_release_is_written_into_its_place_once(tmp_path):
+def test_a_release_is_written_into_its_place_once(tmp_path, monkeypatch):
     file = tmp_path / "releases.toml"
     file.write_text(
         '[sglang]\nreleases = [\n  "0.5.9",\n  "0.5.12",\n]\n\n[miles-rl]\nreleases = [\n]\n'
     )
     added = release_named("sglang==0.5.10.post1")
-    assert releases.add(added, file) and not releases.add(added, file)
+    monkeypatch.setattr(releases, "_FILE", file)
+    assert releases.add(added) and not releases.add(added)
     assert file.read_text() == (
         '[sglang]\nreleases = [\n  "0.5.9",\n  "0.5.10.post1",\n  "0.5.12",\n]\n\n'
         "[miles-rl]\nreleases = [\n]\n"
