@@ -10,6 +10,7 @@ from miles_periodic.compat.plan import make_plan
 from miles_periodic.compat.tree import Tree
 from miles_periodic.hooks.decisions import Inject
 from miles_periodic.plugins import features
+from miles_periodic.plugins.delta_router_replay.settings import DeltaRouterReplaySettings
 from miles_periodic.upstream.rows import ledger, replacements
 
 SLUG = "delta-router-replay"
@@ -44,7 +45,14 @@ def planned(server):
             file.write_text(change(text))
             assert file.read_text() != text
         trees = {"sglang": Tree.at("sglang", server)}
-        made = make_plan(features(), [SLUG], trees, environment={}, replacements=replacements())
+        made = make_plan(
+            features(),
+            [SLUG],
+            trees,
+            environment={},
+            settings={SLUG: DeltaRouterReplaySettings(compact_wire=True)},
+            replacements=replacements(),
+        )
         return made.rows_of(SLUG)[0].decision
 
     yield plan
@@ -52,10 +60,12 @@ def planned(server):
         file.write_text(text)
 
 
-def test_as_released_it_puts_in_what_upstream_has_not(planned):
+def test_as_released_it_puts_in_what_upstream_has_not_and_nothing_that_it_has(planned):
     decision = planned()
     assert isinstance(decision, Inject)
     assert {"server/keep-rows", "server/encode-rows"} <= set(decision.bindings)
+    for key in ("sglang#24851", "sglang/aligned-routes", "sglang/own-captured-rows"):
+        assert not set(ledger()[key].replaces) & set(decision.bindings)
 
 
 def test_with_the_compact_wire_merged_our_encoder_turns_itself_off_and_says_so(planned):
@@ -81,10 +91,3 @@ def test_a_merged_change_in_a_target_is_no_unknown_shape(planned):
     assert not {"server/keep-rows", "server/give-back-rows"} & set(decision.bindings)
     assert "sglang#24001 is in this tree" in decision.reason
     assert "without keep_rows_on_retraction" not in decision.reason
-
-
-@pytest.mark.parametrize(
-    "key", ["sglang#24851", "sglang/aligned-routes", "sglang/own-captured-rows"]
-)
-def test_of_what_this_release_has_nothing_is_put_in(planned, key):
-    assert not set(ledger()[key].replaces) & set(planned().bindings)
