@@ -112,6 +112,7 @@ def _show(found: Sequence[Facts], json_output: bool) -> None:
     for table in tables(found):
         console.print(table)
         console.print()
+    console.print("–: cannot be had; the reasons are in --json and --markdown", style="dim")
 
 
 def _check(found: Sequence[Facts]) -> None:
