@@ -28,17 +28,20 @@ def lines_on(upstream: str, matrix: Sequence[Facts]) -> Iterator[tuple[str, dict
 
 
 def tables(matrix: Sequence[Facts]) -> Iterator[Table]:
-    """One table for each upstream."""
+    """One table for each upstream; releases or features go down, whichever are more."""
     for upstream in UPSTREAMS:
-        slugs = slugs_on(upstream, matrix)
+        slugs, lines = slugs_on(upstream, matrix), dict(lines_on(upstream, matrix))
         if not slugs:
             continue
+        releases_down = len(lines) >= len(slugs)
+        down, across = (tuple(lines), slugs) if releases_down else (slugs, tuple(lines))
         table = Table(title=upstream, title_justify="left", box=None, pad_edge=False)
-        table.add_column("release", no_wrap=True)
-        for slug in slugs:
-            table.add_column(slug.replace("-", "-\n"), no_wrap=True)
-        for label, by_slug in lines_on(upstream, matrix):
-            table.add_row(label, *(_cell(by_slug.get(slug)) for slug in slugs))
+        table.add_column("release" if releases_down else "feature", no_wrap=True)
+        for name in across:
+            table.add_column(name.replace("-", "-\n"), no_wrap=True)
+        for first in down:
+            pairs = ((first, name) if releases_down else (name, first) for name in across)
+            table.add_row(first, *(_cell(lines[label].get(slug)) for label, slug in pairs))
         yield table
 
 
