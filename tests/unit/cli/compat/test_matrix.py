@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from miles_periodic.cli import compat
 from miles_periodic.cli.compat import page as page_module
+from miles_periodic.cli.compat.tables import tables
 from miles_periodic.compat.matrix import facts as facts_module
 from miles_periodic.compat.matrix import releases
 from miles_periodic.compat.matrix.facts import Fact, Facts, recorded
@@ -79,14 +80,14 @@ def test_one_release_can_be_chosen_and_a_tree_stands_beside_it(matrix, run):
     fork.mkdir(parents=True)
     (fork / "x.py").write_text("")
     result = run("matrix", "--release", ONE, "--tree", f"sglang={matrix / 'fork'}")
-    assert "sglang-90.1" in result.stdout and "sglang (tree)" in result.stdout
-    assert "sglang-90.2" not in result.stdout
+    assert "90.1" in result.stdout and "sglang (tree)" in result.stdout
+    assert "90.2" not in result.stdout
 
 
 def test_what_is_on_file_is_shown_without_sources(matrix, run, monkeypatch):
     run("matrix", "--write")
     monkeypatch.setenv("XDG_CACHE_HOME", str(matrix / "empty"))
-    assert "sglang-90.2" in run("matrix", "--on-file").stdout
+    assert "90.2" in run("matrix", "--on-file").stdout
 
 
 def test_a_page_is_written_where_it_was_asked_for(matrix, run):
@@ -157,6 +158,17 @@ def test_neighbouring_releases_with_one_fact_share_a_line_of_the_page():
     assert "- sglang-0.5.9: unsupported, as lacks it." in text
     assert "- sglang-0.5.11 to sglang-0.5.12: native, as has\\_it." in text
     assert "- miles-rl-0.0.2: native, as has\\_it." in text
+
+
+@pytest.mark.parametrize(
+    ("num_releases", "num_features", "first"), [(3, 2, "release"), (2, 3, "feature")]
+)
+def test_what_is_more_of_goes_down(num_releases, num_features, first):
+    by_slug = {f"feature-{n}": Fact("native", "has it") for n in range(num_features)}
+    matrix = [Facts(f"sglang-90.{n}", {"sglang": by_slug}, {}) for n in range(num_releases)]
+    (table,) = tables(matrix)
+    assert table.columns[0].header == first
+    assert (table.row_count, len(table.columns)) == (3, 3)
 
 
 def test_the_commands_are_two():
