@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from miles_periodic.compat.bindings.features import manager
+from miles_periodic.compat.bindings.packing_schedule import tell_oversized
 from miles_periodic.hooks.alignment import zigzag_multiple
 from miles_periodic.hooks.values import DataParallelSplit, TrainBatch
 
@@ -42,19 +43,22 @@ def _batch(arguments: Any, data: dict[str, Any], num_ranks: int) -> TrainBatch:
     dynamic = arguments.use_dynamic_batch_size
     virtual = getattr(arguments, "virtual_pipeline_model_parallel_size", None) or 1
     group = getattr(arguments, "microbatch_group_size_per_vp_stage", None)
+    lengths = [len(tokens) for tokens in data["tokens"]]
+    cap = arguments.max_tokens_per_gpu * arguments.context_parallel_size if dynamic else None
+    if cap is not None:
+        tell_oversized(lengths, cap)
     return TrainBatch(
-        lengths=[len(tokens) for tokens in data["tokens"]],
+        lengths=lengths,
         data_parallel_size=num_ranks,
         global_batch_size=data.get("dynamic_global_batch_size", arguments.global_batch_size),
         micro_batch_size=None if dynamic else arguments.micro_batch_size,
-        max_tokens=arguments.max_tokens_per_gpu * arguments.context_parallel_size
-        if dynamic
-        else None,
+        max_tokens=cap,
         slot_multiple=(group or arguments.pipeline_model_parallel_size) if virtual > 1 else 1,
         model=vars(arguments),
         length_multiple=1
         if arguments.allgather_cp
         else zigzag_multiple(arguments.context_parallel_size),
+        takes_oversized=True,
     )
 
 

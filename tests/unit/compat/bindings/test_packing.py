@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from miles_periodic.compat.bindings import packing
+from miles_periodic.compat.bindings import packing, packing_schedule
 from miles_periodic.hooks.manager import build_manager
 from miles_periodic.plugins.cost_aware_packing.feature import CostAwarePacking
 from miles_periodic.plugins.cost_aware_packing.settings import CostAwarePackingSettings
@@ -39,10 +39,19 @@ def every_nth(data, dp_size):
     return boxes
 
 
+class Notices(list):
+    """The member of a run, of which only the notices count."""
+
+    notice = list.append
+
+
 @pytest.fixture(autouse=True)
-def feature(monkeypatch):
+def notices(monkeypatch):
+    notices = Notices()
+    monkeypatch.setattr(packing_schedule, "member", lambda: notices)
     made = build_manager([CostAwarePacking(CostAwarePackingSettings(time_budget_seconds=0.0))])
     monkeypatch.setattr(packing, "manager", lambda: made)
+    return notices
 
 
 def arguments(**changes):
@@ -113,3 +122,21 @@ def test_micro_batches_hold_each_sample_once_in_its_step_and_under_the_cap(num_r
             assert not trained[slot >= counts[0]].intersection(members)
             trained[slot >= counts[0]].update(members)
     assert trained == [set(range(12)), set(range(12, 24))]
+
+
+def test_a_sample_over_the_cap_trains_alone_and_is_told(notices):
+    data = batch()
+    data["tokens"][5] = [5] * 41
+    for box in split(3, data):
+        samples = samples_of(box)
+        micro_batches, _, _ = getattr(box, packing._PLAN)
+        members = [[samples[at] for at in micro_batch] for micro_batch in micro_batches]
+        assert all(5 not in one or one == [5] for one in members)
+    (notice,) = notices
+    assert "1 samples of up to 41 tokens are over the cap of 40 tokens" in notice
+
+
+def test_nothing_is_told_of_samples_that_fit_or_are_counted(notices):
+    split(3, batch())
+    split(3, batch(), **BY_ORDER_ALONE)
+    assert notices == []
