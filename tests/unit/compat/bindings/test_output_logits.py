@@ -237,9 +237,19 @@ class Named(ColumnParallelLinear):
     """Megatron's own, under another name."""
 
 
+class Fusing(ColumnParallelLinear):
+    """As Megatron's LinearCrossEntropyModule, which multiplies unless it is asked for a loss."""
+
+    __module__ = "megatron.core.transformer.linear_cross_entropy"
+
+    def forward(self, *inputs, **others):
+        return super().forward(*inputs, **others)
+
+
 @WAYS
-def test_an_output_layer_of_another_name_that_only_multiplies_is_taken(way):
-    assert isinstance(bound(Model(Named()), way), DeferredLogits)
+@pytest.mark.parametrize("kind", [Named, Fusing])
+def test_an_output_layer_of_another_name_that_only_multiplies_is_taken(way, kind):
+    assert isinstance(bound(Model(kind()), way), DeferredLogits)
 
 
 @WAYS
