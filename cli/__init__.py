@@ -10,4 +10,6 @@ launch        one run: plan, roll call, child process, verdict
 plan          `miles plan`
 rehearsal/    `miles rehearse`
 bench/        `miles bench`
+compat/       `miles compat`: every feature on every release
+upstream/     `miles upstream`: the ledger
 """

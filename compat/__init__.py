@@ -11,8 +11,11 @@ binding         where one hook spec meets one upstream symbol
 bindings/       per feature: the adapters
 apply           one binding onto one imported module, and the proof that it is still there
 catalog/        the bindings that exist, and which of them a feature or a setting needs
+conditions      whether a tree shows what a condition of the ledger asks for, and where
+expiry          which bindings a tree no longer needs, by the ledger's own proof
 drift           whether the targets of an injection look as they were known
 session_support whether a feature reaches rollouts through Miles's session server
+matrix/         every feature against every release in range
 plan            feature x upstream to a decision, with the environment it was made for
 environment     what else decides: Python, torch, devices, Ray, runsc, Slurm
 manifest        the plan as every process of a run receives it

@@ -112,6 +112,10 @@ class Tree:
             if text in read_text(path):
                 yield read_module(self, path)
 
+    def stamp(self, *folders: str) -> int:
+        """A number that is another one when a source file below `folders` changed, came or went."""
+        return hash(tuple((path, *_stamp(path)) for path in self._files(folders or (".",))))
+
     def _files(self, folders: Sequence[str]) -> Iterator[Path]:
         """The source files below `folders`; an editor's dangling lock link is none."""
         for portion in self.portions:

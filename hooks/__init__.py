@@ -4,6 +4,8 @@ decisions        the answers of a probe: native, inject, off, unsupported, each 
 alignment        the unit to which trainers pad a sample
 errors           what a user is told: feature, tree, target, expected, found, remedy
 feature          what a feature states about itself
+conditions       what the sources of a tree must show, as plain values
+cache_folder     where what was fetched is kept
 nearest_name     the closest known name to a mistyped one
 selection        `--plugins` text to the features that are on
 settings         TOML, environment and command line to one frozen model per feature
