@@ -86,7 +86,8 @@ class StepFailed(RuntimeError):
         self.chunk, self.num_chunks, self.half_stepped = chunk, num_chunks, half_stepped
         state = (
             "The optimizer is half stepped: chunks before it are stepped, the others are not, and "
-            "no counter was raised. Load masters and state from a checkpoint."
+            "no counter was raised. Start again from the last checkpoint, or load both masters and "
+            "state here and call mark_restored()."
             if half_stepped
             else "Nothing was written back: masters and state are those from before the step."
         )
