@@ -14,6 +14,7 @@ from miles_periodic.cli import messages
 from miles_periodic.cli.compat.gather import facts_on, gathered, trees_of
 from miles_periodic.cli.compat.page import page
 from miles_periodic.cli.compat.tables import tables
+from miles_periodic.cli.options import Releases
 from miles_periodic.compat.matrix.facts import Facts, differences, record, recorded
 from miles_periodic.compat.matrix.releases import Release, chosen
 from miles_periodic.hooks.errors import PeriodicError
@@ -32,14 +33,7 @@ def matrix_command(
             "--markdown", metavar="FILE", help="Write the matrix as a Markdown page as well."
         ),
     ] = None,
-    release: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--release",
-            metavar="DIST==VERSION",
-            help="Only this release of the matrix. Repeatable. Default: all of them.",
-        ),
-    ] = None,
+    release: Releases = None,
     tree: Annotated[
         list[str] | None,
         typer.Option(

@@ -9,6 +9,7 @@ import typer
 
 from miles_periodic.cli import messages
 from miles_periodic.cli.compat.gather import gathered, trees_of
+from miles_periodic.cli.options import Releases
 from miles_periodic.compat.conditions import judge
 from miles_periodic.compat.matrix.facts import Facts, recorded
 from miles_periodic.compat.matrix.releases import Release, chosen, known_releases
@@ -20,14 +21,7 @@ DISAGREES_STATUS = 1
 
 
 def verify_command(
-    release: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--release",
-            metavar="DIST==VERSION",
-            help="Only this release of the matrix. Repeatable. Default: all of them.",
-        ),
-    ] = None,
+    release: Releases = None,
     tree: Annotated[
         list[str] | None,
         typer.Option(
