@@ -9,9 +9,11 @@ from collections.abc import Callable
 
 import numpy as np
 
+from miles_periodic.compat.catalog import bindings_named
 from miles_periodic.compat.matrix.releases import release_named
 from miles_periodic.compat.matrix.wheels import unpacked
 from miles_periodic.compat.plan import make_plan
+from miles_periodic.compat.roll_call.roll import Roll
 from miles_periodic.hooks import Feature, PeriodicError, RolloutState, TrainBatch, hookimpl
 from miles_periodic.hooks.manager import build_manager
 from miles_periodic.hooks.values import RouteAnswer, RouteShape
@@ -49,6 +51,12 @@ def one_decision_twice() -> str:
             return None
 
     return _said(lambda: build_manager([CostAwarePacking(), SplitByRegion()]))
+
+
+def nothing_bound() -> str:
+    """What is missing at the end of a run whose processes imported no target."""
+    names = ("launch/arguments", "launch/muster", "routing/rollout-key")
+    return "\n".join(f"roll call failed {each}." for each in Roll(bindings_named(names)).missing())
 
 
 def dropped_routes() -> str:

@@ -1,7 +1,6 @@
 """The example plugin of the docs, installed as a stranger would, inside of Miles's own router."""
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -19,7 +18,6 @@ pytestmark = pytest.mark.real
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "acme"
 INSTALL = "--quiet --no-deps --no-index --no-build-isolation --disable-pip-version-check"
-MILES = "import sys; from miles_periodic.cli.main import main; sys.argv[0] = 'miles'; main()"
 #: By then every server was read, however busy this machine is.
 SETTLED_SECONDS = 60
 
@@ -50,35 +48,6 @@ def site(tmp_path_factory):
     command = [sys.executable, "-m", "pip", "install", *INSTALL.split(), "--target"]
     subprocess.run([*command, folder / "site", source], check=True, timeout=300)
     return folder / "site"
-
-
-def miles(site, *words):
-    """Exit status, output and errors of a command of ours that finds the plugin."""
-    path = f"{os.environ.get('PYTHONPATH', '')}:{site}".strip(":")
-    done = subprocess.run(
-        [sys.executable, "-c", MILES, *words],
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    return done.returncode, done.stdout, done.stderr
-
-
-def test_the_plan_binds_what_calls_its_hooks(site):
-    status, plan, errors = miles(site, "plan", "--plugins", "acme", "--json")
-    assert status == 0, errors
-    (feature,) = json.loads(plan)["features"]
-    (decision,) = feature["decisions"]
-    assert (feature["feature"], decision["decision"]) == ("roomiest-server", "inject")
-    assert {"routing/request", "routing/server"} < set(decision["bindings"])
-
-
-def test_the_nearest_name_of_its_settings_is_said(site):
-    word = "roomiest-server.max_kv=0.5"
-    status, _, errors = miles(site, "plan", "--plugins", "acme", "--plugin-set", word)
-    assert status == 2 and "Write 'max_kv_use' instead of 'max_kv'." in errors
 
 
 def test_miless_router_asks_it_for_the_server(site, tmp_path):
