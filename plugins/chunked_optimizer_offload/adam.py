@@ -13,6 +13,7 @@ from miles_periodic.plugins.chunked_optimizer_offload.moments import Moments
 from miles_periodic.plugins.chunked_optimizer_offload.residency import Residency
 from miles_periodic.plugins.chunked_optimizer_offload.rules import AdamWRule, Rule
 from miles_periodic.plugins.chunked_optimizer_offload.stepper import (
+    RESTART,
     Limits,
     OnStepped,
     StepFailed,
@@ -113,7 +114,7 @@ class ChunkedAdam(torch.optim.AdamW):
     @property
     def on_stepped(self) -> OnStepped | None:
         """Called with each chunk's `SteppedPiece`s while they are on the device, on the current
-        stream. What it raises breaks the step off, as an error of the arithmetic would."""
+        stream. What it raises leaves half a step, in the first chunk, too: it may have written."""
         return self._stepper.on_stepped
 
     @on_stepped.setter
@@ -231,11 +232,16 @@ class ChunkedAdam(torch.optim.AdamW):
             handle.remove()
 
     def mark_restored(self) -> None:
-        """Says that, after a half step, masters and state were both loaded.
+        """Says that, after a half step, masters, state and what was made of them were loaded.
 
         Loading the state alone cannot say it: masters of two different steps would be trained on.
         """
         self._stepper.half_stepped = ""
+
+    def advise_restart(self) -> None:
+        """Errors about a half step no longer name `mark_restored`: whoever loads checkpoints into
+        this optimizer asks it for its state first, which a half step refuses."""
+        self._stepper.remedy = RESTART
 
     def __getstate__(self) -> dict[str, Any]:
         if self._residency.taken:

@@ -45,6 +45,7 @@ def in_place_of(
     except (TypeError, ValueError) as error:
         raise _refusal(optimizer, "what ChunkedAdam can take over", str(error)) from error
     chunked.make_state()
+    chunked.advise_restart()
     return chunked
 
 

@@ -233,17 +233,25 @@ def broken_paths(rank: Rank) -> dict:
     tokens, positions, mask = batch(1)
     ours.model(tokens, positions, mask, labels=tokens).float().mean().backward()
     ours.model.finish_grad_sync()
-    raised = False
-    try:
-        ours.optimizer.step()
-    except Exception as error:
-        raised = "on purpose" in repr(error) + repr(error.__cause__)
+    raised = said_by(ours.optimizer.step)
     placed.optimizer.on_stepped = write
+    folder = new_folder(rank, "half-a-step")
     return {
         "placeholders_after_load": after_load,
-        "step_raised": raised,
+        "step": raised,
         "placeholders_after_step": shows_placeholders(placed),
+        "next_step": said_by(ours.optimizer.step),
+        "save": said_by(lambda: save(ours, folder, sharding="dp_reshardable")),
+        "written": [path.name for path in folder.glob("*.distcp")],
     }
+
+
+def said_by(work) -> str:
+    try:
+        work()
+    except RuntimeError as error:
+        return str(error)
+    return ""
 
 
 def fail(pieces) -> None:
