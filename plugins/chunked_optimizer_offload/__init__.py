@@ -6,7 +6,8 @@ layout          where each parameter lies in host memory
 schedule        chunks, pieces and runs of one step
 moments         each parameter's state, over persistent views
 host_memory     persistent host tensors, pinned beside a GPU
-workspace       slots on the device, and what they may cost
+slots           how many chunks fit into the limits that a user gives
+workspace       the slots on the device
 lanes           three streams, or none
 pipeline        the order in which slots are loaded, stepped and drained
 stepper         one step: plan, workspace and pipeline together

@@ -22,12 +22,8 @@ from miles_periodic.plugins.chunked_optimizer_offload.prepared import (
 from miles_periodic.plugins.chunked_optimizer_offload.residency import Residency
 from miles_periodic.plugins.chunked_optimizer_offload.rules import Rule, StepPiece
 from miles_periodic.plugins.chunked_optimizer_offload.schedule import plan_chunks
-from miles_periodic.plugins.chunked_optimizer_offload.workspace import (
-    MASTER,
-    Costs,
-    Workspace,
-    fit_slots,
-)
+from miles_periodic.plugins.chunked_optimizer_offload.slots import Costs, fit_slots
+from miles_periodic.plugins.chunked_optimizer_offload.workspace import MASTER, Workspace
 
 #: Into how many chunks a step is cut where no `chunk_bytes` says it. The first load and the last
 #: drain overlap nothing; of so many chunks that is little.
@@ -141,7 +137,7 @@ class Stepper:
         for group in groups:
             self.rule.check(group)
         passing = max((self.rule.passing_bytes(group) for group in groups), default=0)
-        costs = Costs.of(kinds, passing)
+        costs = Costs.of([dtype.itemsize for dtype in kinds.values()], passing)
         fit_slots(self.limits.workspace_bytes, self.limits.chunk_bytes, costs)
         return costs
 

@@ -33,13 +33,11 @@ from miles_periodic.compat.manifest import FeatureReference, RunManifest
 from miles_periodic.compat.tree import Tree
 from miles_periodic.hooks.errors import PeriodicError
 from miles_periodic.hooks.manager import build_manager
-from miles_periodic.plugins.chunked_optimizer_offload import take_over
 
 SLUG = "chunked-optimizer-offload"
 FEATURE = "miles_periodic.plugins.chunked_optimizer_offload.feature:ChunkedOptimizerOffload"
-#: In units that stand for MiB here, so that a tiny model is many chunks.
-SETTINGS = {"workspace_mib": 48, "chunk_mib": 6}
-UNIT_BYTES = 1 << 10
+#: So little that a tiny model is many chunks.
+SETTINGS = {"workspace_bytes": 48 << 10, "chunk_bytes": 6 << 10}
 NUM_STEPS = 20
 SHARDINGS = ("dp_reshardable", "fully_reshardable")
 
@@ -49,7 +47,6 @@ def before_import() -> None:
     features = (FeatureReference(SLUG, FEATURE, SETTINGS),)
     bindings = bindings_named(binding_names(SLUG, "megatron", tree))
     join(RunManifest("run", "", "", features, bindings))
-    take_over.MIB = UNIT_BYTES
 
 
 @contextlib.contextmanager
@@ -173,7 +170,7 @@ def after_save(saved: Trainer, rank: Rank) -> dict:
             save(saved, rank.folder / "no such folder", sharding="dp_reshardable")
     except Exception:
         failed = True
-    limit_bytes = SETTINGS["workspace_mib"] * UNIT_BYTES
+    limit_bytes = SETTINGS["workspace_bytes"]
     return {
         "failed": failed,
         "placeholders": released and shows_placeholders(placed),

@@ -92,19 +92,19 @@ def switched_on(settings=None, **changed):
 
 
 def test_an_offload_of_megatrons_own_is_switched_on_with_chunks_of_our_workspace():
-    assert switched_on({"workspace_mib": 512}) == {
+    assert switched_on({"workspace_bytes": "512MiB"}) == {
         "chunked_optimizer_state_offload": True,
         "optimizer_state_offload_chunk_size_mb": 128,
     }
 
 
 def test_an_offload_of_megatrons_own_takes_our_chunk_size():
-    answer = switched_on({"chunk_mib": 64})
+    answer = switched_on({"chunk_bytes": 64 << 20})
     assert answer["optimizer_state_offload_chunk_size_mb"] == 64
 
 
 def test_a_chunk_size_that_the_user_gave_megatron_stays():
-    answer = switched_on({"chunk_mib": 64}, optimizer_state_offload_chunk_size_mb=32)
+    answer = switched_on({"chunk_bytes": 64 << 20}, optimizer_state_offload_chunk_size_mb=32)
     assert answer["optimizer_state_offload_chunk_size_mb"] == 32
 
 

@@ -84,7 +84,9 @@ def test_arithmetic_that_fails_in_the_first_chunk_leaves_everything_as_it_was():
 @pytest.mark.parametrize("use", [ChunkedAdam.step, ChunkedAdam.state_dict])
 def test_after_a_callback_that_wrote_and_raised_nothing_is_stepped_or_saved(use):
     pair = Pair()
-    weights = {param: torch.zeros(param.numel()) for param in pair.chunked.param_groups[0]["params"]}
+    weights = {
+        param: torch.zeros(param.numel()) for param in pair.chunked.param_groups[0]["params"]
+    }
 
     def write_and_fail(pieces):
         for piece in pieces:
