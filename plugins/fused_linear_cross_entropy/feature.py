@@ -38,7 +38,7 @@ class FusedLinearCrossEntropy(Feature):
         head: OutputHead,
         targets: Any,
         temperature: float,
-        ignore_index: int | None,
+        any_target: bool,
         with_entropy: bool,
     ) -> tuple[Any, Any]:
         from miles_periodic.plugins.fused_linear_cross_entropy.log_probs import token_log_probs
@@ -52,7 +52,7 @@ class FusedLinearCrossEntropy(Feature):
                 logit_scale=head.logit_scale,
                 vocab_start=head.vocab_start,
                 tp_group=head.tp_group,
-                ignore_index=ignore_index,
+                any_target=any_target,
                 with_entropy=with_entropy,
                 **self.settings.model_dump(),
             )

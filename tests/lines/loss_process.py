@@ -85,7 +85,9 @@ def everything() -> dict:
                 "tied": tied,
                 "dtype": str(dtype),
             }
-            cases += [case | both_ways(model, how) for how in (of_labels, of_log_probs)]
+            cases += [
+                case | both_ways(model, how) for how in (of_labels, of_masked_labels, of_log_probs)
+            ]
     with parallel(tensor_model_parallel_size=1, pipeline_model_parallel_size=2):
         schedules = through_the_schedules()
     with parallel(tensor_model_parallel_size=1):
@@ -178,6 +180,15 @@ def of_labels(model):
     return losses, (losses.float() * weights).sum()
 
 
+def of_masked_labels(model):
+    """The same where some labels lie outside of the vocabulary, and no mask spares them."""
+    tokens, labels, weights, mask, positions = inputs()
+    labels = labels.clone()
+    labels[0, ::3], labels[1, ::4], labels[1, 1::4] = -100, -1, VOCABULARY + 5
+    losses = model(tokens, positions, mask, labels=labels)
+    return losses, (losses.float() * (weights + 0.1)).sum()
+
+
 def of_log_probs(model):
     """Log-probabilities at a temperature from what the model returns without labels."""
     from megatron.core.tensor_parallel import vocab_parallel_cross_entropy
@@ -193,7 +204,7 @@ def of_log_probs(model):
             head=logits.flat_head(),
             targets=labels.flatten(),
             temperature=TEMPERATURE,
-            ignore_index=None,
+            any_target=False,
             with_entropy=False,
         )
         losses = -log_probs.view(labels.shape)
