@@ -8,8 +8,8 @@ from typing import Any
 from miles_periodic.hooks import Feature, hookimpl
 from miles_periodic.hooks.values import OffloadedOptimizer
 from miles_periodic.plugins.chunked_optimizer_offload.conflicts import (
+    refuse_arguments,
     refuse_beside_native,
-    refuse_conflicts,
 )
 from miles_periodic.plugins.chunked_optimizer_offload.settings import (
     SLUG,
@@ -39,7 +39,7 @@ class ChunkedOptimizerOffload(Feature):
             refuse_beside_native(arguments, self.settings.moment_dtype)
             chunk_mib = arguments.get(NATIVE_CHUNK_MIB) or self._chunk_mib()
             return {NATIVE: True, NATIVE_CHUNK_MIB: chunk_mib}
-        refuse_conflicts(arguments)
+        refuse_arguments(arguments)
         return None
 
     def _chunk_mib(self) -> int:
