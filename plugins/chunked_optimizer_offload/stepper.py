@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from miles_periodic.plugins.chunked_optimizer_offload.gradients import Stepped
 from miles_periodic.plugins.chunked_optimizer_offload.lanes import LaneMaker, Lanes
 from miles_periodic.plugins.chunked_optimizer_offload.layout import aligned
 from miles_periodic.plugins.chunked_optimizer_offload.pipeline import Pipeline
@@ -53,15 +54,6 @@ class Limits:
     def __post_init__(self) -> None:
         operator.index(self.workspace_bytes)
         operator.index(self.chunk_bytes or 0)
-
-
-@dataclass(frozen=True, slots=True)
-class Stepped:
-    """One parameter of a step: its flat gradient, its group, and how many steps it took so far."""
-
-    gradient: torch.Tensor
-    group: Mapping[str, Any]
-    num_steps: float
 
 
 @dataclass(frozen=True, slots=True)
