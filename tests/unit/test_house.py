@@ -31,6 +31,7 @@ NEEDS_TORCH = {
         for name in (
             "adam",
             "exchange",
+            "gradients",
             "host_memory",
             "lanes",
             "moments",
