@@ -1,19 +1,13 @@
-"""Two gloo ranks of one real Megatron-core: its own losses and gradients, and ours, compared.
+"""Losses and gradients of one real Megatron-core over two ranks: its own, and ours.
 
-    loss_process.py TREE
-
-Prints one JSON line of rank 0: for each case the largest differences, and the largest tensor that
-each way ever made. A model of one layer is built by Megatron's own GPTModel; native means the same
-object with the unbound method.
+See compat/cpu/megatron_alone.py, which runs it. For each case the facts are the largest
+differences, and the largest tensor that each way ever made. A model of one layer is built by
+Megatron's own GPTModel; native means the same object with the unbound method.
 """
 
 from __future__ import annotations
 
-import importlib
-import json
 import os
-import sys
-import tempfile
 from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
@@ -24,50 +18,27 @@ from lone_process import join
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from miles_periodic.compat.catalog import binding_names, bindings_named
-from miles_periodic.compat.cpu.cuda_on_cpu import cuda_functions_on_cpu
-from miles_periodic.compat.cpu.pinned_memory import allocate_pageable
+from miles_periodic.compat.cpu.megatron_alone import Rank
 from miles_periodic.compat.manifest import FeatureReference, RunManifest
 from miles_periodic.compat.tree import Tree
 
 SLUG = "fused-linear-cross-entropy"
 FEATURE = "miles_periodic.plugins.fused_linear_cross_entropy.feature:FusedLinearCrossEntropy"
-NUM_RANKS = 2
 NUM_SEQUENCES, NUM_POSITIONS, VOCABULARY, HIDDEN = 2, 32, 1024, 32
 TEMPERATURE = 0.7
 
 
-def bind(tree: str) -> None:
-    """Everything that both ranks need, imported once before they part."""
-    torch.set_num_threads(1)
-    sys.path.insert(0, tree)
+def before_import() -> None:
     os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] = "1"
-    cuda_functions_on_cpu(torch)
-    allocate_pageable(torch)
-    names = binding_names(SLUG, "megatron", Tree.at("megatron", Path(tree)))
+    tree = Tree.at("megatron", Path(os.environ["PYTHONPATH"].split(os.pathsep)[0]))
     settings = {"chunk_tokens": 24, "chunk_vocabulary": 300}
     features = (FeatureReference(SLUG, FEATURE, settings),)
-    join(RunManifest("run", "", "", features, bindings_named(names)))
+    bindings = bindings_named(binding_names(SLUG, "megatron", tree))
+    join(RunManifest("run", "", "", features, bindings))
     norms_of_torch()
-    importlib.import_module("megatron.core.models.gpt")
-    importlib.import_module("megatron.core.pipeline_parallel")
 
 
-def in_line(rank: int, meeting: str, answers: str) -> None:
-    """One rank."""
-    from miles_periodic.compat.cpu.cuda_mode import CudaOnCpu
-
-    dist.init_process_group(
-        "gloo", init_method=f"file://{meeting}", rank=rank, world_size=NUM_RANKS
-    )
-    with CudaOnCpu():
-        found = everything()
-    if rank == 0:
-        Path(answers).write_text(json.dumps(found), encoding="utf-8")
-    dist.barrier()
-    dist.destroy_process_group()
-
-
-def everything() -> dict:
+def facts(rank: Rank) -> dict:
     cases = []
     for tensor_size, sequence, tied, dtype in product(
         (1, 2), (False, True), (False, True), (torch.float32, torch.bfloat16)
@@ -380,13 +351,3 @@ def hooks_run():
         of_log_probs(model)
         of_labels(model)
     return len(seen)
-
-
-if __name__ == "__main__":
-    bind(sys.argv[1])
-    with tempfile.TemporaryDirectory() as folder:
-        meeting, answers = f"{folder}/meeting", f"{folder}/answers"
-        torch.multiprocessing.start_processes(
-            in_line, (meeting, answers), nprocs=NUM_RANKS, start_method="fork"
-        )
-        print(Path(answers).read_text(encoding="utf-8"))
