@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 from pathlib import Path
+from unittest import mock
 
 import pluggy
 import torch
@@ -158,24 +159,25 @@ def checkpoints(rank: Rank, **fields) -> dict:
 
 
 def after_save(saved: Trainer, rank: Rank) -> dict:
-    """What the optimizer holds after saves that went through; alone, also after one that did not.
+    """What the optimizer holds after saves that went through, and after one that did not."""
+    from megatron.core.dist_checkpointing.strategies.torch import TorchDistSaveShardedStrategy
 
-    One rank of several would leave the others waiting.
-    """
     (placed,) = offloaded(saved)
     released = shows_placeholders(placed)
-    failed = rank.world_size > 1
-    try:
-        if not failed:
-            save(saved, rank.folder / "no such folder", sharding="dp_reshardable")
-    except Exception:
-        failed = True
+    folder = new_folder(rank, "full")
+    # Every rank fails at the same place, or some would wait for the others.
+    with mock.patch.object(TorchDistSaveShardedStrategy, "save", disk_is_full):
+        told = said_by(lambda: save(saved, folder, sharding="dp_reshardable"), OSError)
     limit_bytes = SETTINGS["workspace_bytes"]
     return {
-        "failed": failed,
+        "told": told,
         "placeholders": released and shows_placeholders(placed),
         "within_workspace": placed.optimizer.device_bytes() <= limit_bytes,
     }
+
+
+def disk_is_full(strategy, state, folder) -> None:
+    raise OSError("the disk is full")
 
 
 def background_save(rank: Rank) -> dict:
@@ -243,10 +245,10 @@ def broken_paths(rank: Rank) -> dict:
     }
 
 
-def said_by(work) -> str:
+def said_by(work, expected: type[Exception] = RuntimeError) -> str:
     try:
         work()
-    except RuntimeError as error:
+    except expected as error:
         return str(error)
     return ""
 
