@@ -23,13 +23,12 @@ from miles_periodic.compat.cpu.megatron_alone import Rank
 from miles_periodic.compat.cpu.megatron_models import (
     Trainer,
     batch,
-    load,
     replayed,
     routes_of_step,
-    save,
     train,
     trainer,
 )
+from miles_periodic.compat.cpu.megatron_saves import load, save
 from miles_periodic.compat.manifest import FeatureReference, RunManifest
 from miles_periodic.compat.tree import Tree
 from miles_periodic.hooks.errors import PeriodicError
