@@ -8,14 +8,24 @@ Megatron's own GPTModel; native means the same object with the unbound method.
 from __future__ import annotations
 
 import os
-from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from lone_process import join
-from torch.utils._python_dispatch import TorchDispatchMode
+from loss_model import (
+    HIDDEN,
+    NUM_POSITIONS,
+    NUM_SEQUENCES,
+    VOCABULARY,
+    Largest,
+    build,
+    inputs,
+    native,
+    norms_of_torch,
+    parallel,
+)
 
 from miles_periodic.compat.catalog import binding_names, bindings_named
 from miles_periodic.compat.cpu.megatron_alone import Rank
@@ -24,7 +34,6 @@ from miles_periodic.compat.tree import Tree
 
 SLUG = "fused-linear-cross-entropy"
 FEATURE = "miles_periodic.plugins.fused_linear_cross_entropy.feature:FusedLinearCrossEntropy"
-NUM_SEQUENCES, NUM_POSITIONS, VOCABULARY, HIDDEN = 2, 32, 1024, 32
 TEMPERATURE = 0.7
 
 
@@ -71,77 +80,6 @@ def facts(rank: Rank) -> dict:
         "left_alone": left_alone,
         "hooks": hooks_run(),
     }
-
-
-def norms_of_torch():
-    """Megatron's torch norm refuses sequence parallelism, where its own needs Apex or TE."""
-    from megatron.core.transformer.torch_norm import WrappedTorchNorm
-
-    def norm(cls, config, hidden_size, eps=1e-5, **others):
-        return torch.nn.LayerNorm(hidden_size, eps)
-
-    WrappedTorchNorm.__new__ = norm
-
-
-@contextmanager
-def parallel(**sizes):
-    from megatron.core import parallel_state, tensor_parallel
-
-    parallel_state.initialize_model_parallel(**sizes)
-    tensor_parallel.model_parallel_cuda_manual_seed(1)
-    try:
-        yield
-    finally:
-        parallel_state.destroy_model_parallel()
-
-
-def build(tensor_size=1, sequence=False, tied=False, dtype=torch.float32, **stages):
-    from megatron.core.models.gpt import GPTModel
-    from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
-    from megatron.core.transformer.module import Float16Module
-    from megatron.core.transformer.transformer_config import TransformerConfig
-
-    torch.manual_seed(3)
-    pipeline_size = 2 if stages else 1
-    config = TransformerConfig(
-        num_layers=pipeline_size,
-        hidden_size=HIDDEN,
-        num_attention_heads=2,
-        use_cpu_initialization=True,
-        tensor_model_parallel_size=tensor_size,
-        pipeline_model_parallel_size=pipeline_size,
-        sequence_parallel=sequence,
-        params_dtype=dtype,
-        pipeline_dtype=dtype,
-        bf16=dtype == torch.bfloat16,
-        attention_dropout=0.0,
-        hidden_dropout=0.0,
-        init_method_std=0.2,
-        gradient_accumulation_fusion=False,
-    )
-    model = GPTModel(
-        config,
-        get_gpt_layer_local_spec(),
-        vocab_size=VOCABULARY,
-        max_sequence_length=NUM_POSITIONS,
-        parallel_output=True,
-        share_embeddings_and_output_weights=tied,
-        **stages,
-    )
-    return Float16Module(config, model) if dtype == torch.bfloat16 else model
-
-
-def inputs():
-    generator = torch.Generator().manual_seed(7)
-    shape = (NUM_SEQUENCES, NUM_POSITIONS)
-    tokens = torch.randint(VOCABULARY, shape, generator=generator)
-    labels = torch.randint(VOCABULARY, shape, generator=generator)
-    weights = torch.rand(shape, generator=generator) * (
-        torch.rand(shape, generator=generator) > 0.4
-    )
-    mask = torch.ones(1, 1, NUM_POSITIONS, NUM_POSITIONS, dtype=torch.bool).triu(1)
-    positions = torch.arange(NUM_POSITIONS).expand(shape)
-    return tokens, labels, weights, mask, positions
 
 
 def of_labels(model):
@@ -191,21 +129,6 @@ def exact_losses(model):
     return losses.view(labels.shape).detach()
 
 
-class Largest(TorchDispatchMode):
-    """The most elements that any one result had, and its shape."""
-
-    def __init__(self):
-        super().__init__()
-        self.numel, self.shape = 0, ()
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        result = func(*args, **(kwargs or {}))
-        for tensor in result if isinstance(result, tuple | list) else (result,):
-            if isinstance(tensor, torch.Tensor) and tensor.numel() > self.numel:
-                self.numel, self.shape = tensor.numel(), tuple(tensor.shape)
-        return result
-
-
 def run(model, how):
     model.zero_grad(set_to_none=True)
     with Largest() as largest:
@@ -213,18 +136,6 @@ def run(model, how):
         total.backward()
     gradients = {name: p.grad.float().clone() for name, p in model.named_parameters()}
     return losses.detach().float(), gradients, largest
-
-
-@contextmanager
-def native():
-    from megatron.core.models.gpt.gpt_model import GPTModel
-
-    bound = vars(GPTModel)["_postprocess"]
-    GPTModel._postprocess = bound.__wrapped__
-    try:
-        yield
-    finally:
-        GPTModel._postprocess = bound
 
 
 def both_ways(model, how):

@@ -11,12 +11,18 @@ import os
 from pathlib import Path
 from unittest import mock
 
-import pluggy
 import torch
 import torch.distributed as dist
+from both_kinds import (
+    native,
+    native_trainer,
+    offloaded,
+    same,
+    shows_placeholders,
+    state,
+)
 from lone_process import join
 
-from miles_periodic.compat.bindings import optimizer_state
 from miles_periodic.compat.catalog import binding_names, bindings_named
 from miles_periodic.compat.cpu.fused_adam import torch_adam
 from miles_periodic.compat.cpu.megatron_alone import Rank
@@ -32,7 +38,6 @@ from miles_periodic.compat.cpu.megatron_saves import load, save
 from miles_periodic.compat.manifest import FeatureReference, RunManifest
 from miles_periodic.compat.tree import Tree
 from miles_periodic.hooks.errors import PeriodicError
-from miles_periodic.hooks.manager import build_manager
 
 SLUG = "chunked-optimizer-offload"
 FEATURE = "miles_periodic.plugins.chunked_optimizer_offload.feature:ChunkedOptimizerOffload"
@@ -47,48 +52,6 @@ def before_import() -> None:
     features = (FeatureReference(SLUG, FEATURE, SETTINGS),)
     bindings = bindings_named(binding_names(SLUG, "megatron", tree))
     join(RunManifest("run", "", "", features, bindings))
-
-
-@contextlib.contextmanager
-def native():
-    """Inside it, Megatron keeps the optimizers that it builds."""
-    ours, optimizer_state.manager = optimizer_state.manager, empty_manager
-    try:
-        yield
-    finally:
-        optimizer_state.manager = ours
-
-
-def empty_manager() -> pluggy.PluginManager:
-    return build_manager([])
-
-
-def native_trainer(**fields) -> Trainer:
-    with native():
-        return trainer(**fields)
-
-
-def offloaded(trained: Trainer) -> list:
-    return [optimizer_state.placed_in(part) for part in trained.parts]
-
-
-def state(trained: Trainer) -> list[torch.Tensor]:
-    """Masters, moments and counters of either kind, weight by weight, and the weights."""
-    found = []
-    for part in trained.parts:
-        for group in part.optimizer.param_groups:
-            found.append(torch.tensor(float(group.get("step", -1))))
-            for param in group["params"]:
-                placed = optimizer_state.placed_in(part)
-                found.append(placed.optimizer.master(param) if placed else param)
-                own = part.optimizer.state[param]
-                found += [own[name] for name in sorted(own)]
-    found += [weight for weight in trained.model.parameters()]
-    return [tensor.detach().clone().float() for tensor in found]
-
-
-def same(one, other) -> bool:
-    return len(one) == len(other) and all(map(torch.equal, one, other))
 
 
 def equal_training(rank: Rank, steps: int, routes=None, **fields) -> dict:
@@ -112,11 +75,6 @@ def equal_training(rank: Rank, steps: int, routes=None, **fields) -> dict:
         "device_bytes": max(p.optimizer.device_bytes() for p in placed),
         "num_chunks": min(p.optimizer.last_step.num_chunks for p in placed),
     }
-
-
-def shows_placeholders(placed) -> bool:
-    params = [p for group in placed.optimizer.param_groups for p in group["params"]]
-    return all(bool(p.isnan().all()) for p in params)
 
 
 def new_folder(rank: Rank, name: str) -> Path:
