@@ -2,6 +2,7 @@
 
 table                       feature slug to upstream to probe
 sightings                   the few AST shapes that probes look for
+unknown                     the answer where something is not as it is known
 delta_router_replay         who asks for new rows only, who serves them, who replays them
 sessions                    how a session server asks for routes
 kv_preservation             in-place pause, salts from the request to the radix key, the flush

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from miles_periodic.hooks import Feature, PeriodicError, hookimpl
+from miles_periodic.hooks.conflicts import refuse_conflicts
 from miles_periodic.hooks.values import OutputHead
-from miles_periodic.plugins.fused_linear_cross_entropy.conflicts import refuse_conflicts
+from miles_periodic.plugins.fused_linear_cross_entropy.conflicts import CONFLICTS
 from miles_periodic.plugins.fused_linear_cross_entropy.settings import (
     SLUG,
     FusedLinearCrossEntropySettings,
@@ -28,7 +29,7 @@ class FusedLinearCrossEntropy(Feature):
 
     @hookimpl
     def complete_arguments(self, arguments: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        refuse_conflicts(arguments)
+        refuse_conflicts(SLUG, CONFLICTS, arguments)
         # Nothing of the size of logits is kept for backward, and a checkpoint would see no tensor.
         return {"recompute_loss_function": False} if _recomputes(arguments) else None
 
@@ -38,7 +39,7 @@ class FusedLinearCrossEntropy(Feature):
         head: OutputHead,
         targets: Any,
         temperature: float,
-        ignore_index: int | None,
+        any_target: bool,
         with_entropy: bool,
     ) -> tuple[Any, Any]:
         from miles_periodic.plugins.fused_linear_cross_entropy.log_probs import token_log_probs
@@ -52,7 +53,7 @@ class FusedLinearCrossEntropy(Feature):
                 logit_scale=head.logit_scale,
                 vocab_start=head.vocab_start,
                 tp_group=head.tp_group,
-                ignore_index=ignore_index,
+                any_target=any_target,
                 with_entropy=with_entropy,
                 **self.settings.model_dump(),
             )

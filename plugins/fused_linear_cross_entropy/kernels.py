@@ -130,20 +130,55 @@ def _refuse(refused: bool, kernel: str, expected: str) -> None:
 
 
 def checked(kernel: Kernel) -> Kernel:
-    """`kernel`, its targets checked before and its answer after."""
+    """`kernel`, its targets checked before and its answer after; never above 0."""
 
     def compute(hidden, weight, targets, how, with_entropy) -> Answer:
         if not len(targets):
             return chunked(hidden, weight, targets, how, with_entropy)
         size = 1 if how.tp_group is None else torch.distributed.get_world_size(how.tp_group)
         inside = (targets >= 0) & (targets < size * len(weight))
-        check_targets(targets, inside.float(), how.ignore_index)
-        answer = kernel(hidden, weight, targets, how, with_entropy)
+        check_targets(targets, inside.float(), how)
+        if how.any_target and not bool(inside.all()):
+            return _inside_and_outside(compute, hidden, weight, targets, how, with_entropy, inside)
+        log_probs, entropy = kernel(hidden, weight, targets, how, with_entropy)
         with torch.no_grad():
-            check_answer(answer[0], hidden, weight, targets, how)
-        return answer
+            check_answer(log_probs, hidden, weight, targets, how)
+        return AtMostZero.apply(log_probs), entropy
 
     return compute
+
+
+def _inside_and_outside(
+    compute: Kernel,
+    hidden: torch.Tensor,
+    weight: torch.Tensor,
+    targets: torch.Tensor,
+    how: Projection,
+    with_entropy: bool,
+    inside: torch.Tensor,
+) -> Answer:
+    """Targets outside of the vocabulary by torch, which knows how Megatron takes them."""
+    rows = torch.cat([inside.nonzero()[:, 0], (~inside).nonzero()[:, 0]])
+    parts = rows.split([int(inside.sum()), int((~inside).sum())])
+    answers = [
+        one(hidden[part], weight, targets[part], how, with_entropy)
+        for one, part in zip((compute, chunked), parts, strict=True)
+    ]
+    back = rows.argsort()
+    log_probs, entropies = zip(*answers, strict=True)
+    return torch.cat(log_probs)[back], torch.cat(entropies)[back] if with_entropy else None
+
+
+class AtMostZero(torch.autograd.Function):
+    """Rounding that lies above 0 becomes 0, and its gradient stays what the kernel makes of it."""
+
+    @staticmethod
+    def forward(ctx, log_probs):
+        return log_probs.clamp(max=0)
+
+    @staticmethod
+    def backward(ctx, of_log_probs):
+        return of_log_probs
 
 
 def check_answer(

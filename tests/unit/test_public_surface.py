@@ -89,7 +89,7 @@ def test_the_hooks_that_only_one_feature_may_answer_are_these():
 
 def test_the_features_and_their_settings_are_these():
     assert {f.slug: sorted(f.settings_model.model_fields) for f in features()} == {
-        "chunked-optimizer-offload": ["chunk_mib", "moment_dtype", "workspace_mib"],
+        "chunked-optimizer-offload": ["chunk_bytes", "moment_dtype", "workspace_bytes"],
         "chunked-checkpoint-staging": ["allow_async_save", "staging_bytes"],
         "cost-aware-packing": ["megatron_scheduler", "recompute", "seed", "time_budget_seconds"],
         "decode-radix-cache": ["prove_reuse", "refuse_unpaired"],

@@ -26,7 +26,7 @@ def asked(targets=None, **changes):
         "head": head(),
         "targets": torch.arange(6) if targets is None else targets,
         "temperature": 0.7,
-        "ignore_index": None,
+        "any_target": False,
         "with_entropy": False,
         **changes,
     }

@@ -161,6 +161,33 @@ def put_in(at, value):
     return change
 
 
+@pytest.mark.parametrize("kernel", ["liger", "quack"])
+def test_beside_a_kernel_any_target_is_taken_as_without_it(liger, quack, kernel):
+    targets = operands()[2]
+    targets[3], targets[7] = -100, 30
+    same_as_torch(kernel, targets=targets, any_target=True)
+
+
+def test_an_entropy_stays_with_its_token_where_some_targets_are_outside(liger):
+    hidden, weight, targets = operands()
+    targets[3] = -100
+    how = {"any_target": True, "with_entropy": True}
+    found = token_log_probs(hidden, weight, targets, kernel="liger", **how)
+    expected = token_log_probs(hidden, weight, targets, **how)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_rounding_above_0_becomes_0_and_keeps_its_gradient():
+    hidden, weight, _ = operands(num_tokens=4, vocabulary=1)
+    targets = torch.zeros(4, dtype=torch.int64)
+    rounded = answering(lambda log_probs: log_probs * 2 + 0.004)
+    found, _ = rounded(hidden, weight, targets, Projection(), False)
+    assert found.tolist() == [0.0] * 4
+    found = kernels.AtMostZero.apply(raised := torch.full((3,), 1e-3, requires_grad=True))
+    found.backward(torch.tensor([1.0, 2.0, 3.0]))
+    assert found.tolist() == [0.0] * 3 and raised.grad.tolist() == [1.0, 2.0, 3.0]
+
+
 def test_an_answer_above_0_is_an_error_wherever_it_stands():
     with pytest.raises(ArithmeticError, match="the largest log-probability is 123"):
         answering(put_in(1, 123.0))(*operands(), Projection(), False)
