@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +14,9 @@ from miles_periodic.plugins.fused_linear_cross_entropy.settings import (
     SLUG,
     FusedLinearCrossEntropySettings,
 )
+
+#: What a kernel needs beside torch.
+PACKAGES = {"liger": "liger_kernel"}
 
 
 class FusedLinearCrossEntropy(Feature):
@@ -30,8 +34,19 @@ class FusedLinearCrossEntropy(Feature):
     @hookimpl
     def complete_arguments(self, arguments: Mapping[str, Any]) -> Mapping[str, Any] | None:
         refuse_conflicts(SLUG, CONFLICTS, arguments)
+        self._require_package()
         # Nothing of the size of logits is kept for backward, and a checkpoint would see no tensor.
         return {"recompute_loss_function": False} if _recomputes(arguments) else None
+
+    def _require_package(self) -> None:
+        package = PACKAGES.get(self.settings.kernel)
+        if package and importlib.util.find_spec(package) is None:
+            raise PeriodicError(
+                f"The kernel {self.settings.kernel} is not installed here.",
+                feature=SLUG,
+                expected=f"the package {package}",
+                remedy=f'Install "liger-kernel[cutedsl]", or set {SLUG}.kernel=torch.',
+            )
 
     @hookimpl
     def token_log_probs(

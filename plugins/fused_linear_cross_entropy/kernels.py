@@ -1,4 +1,4 @@
-"""What computes log-probabilities: torch in blocks, or the kernels of liger-kernel or quack.
+"""What computes log-probabilities: torch in blocks, or the kernel of liger-kernel.
 
 Each takes (hidden (T, H), weight (V, H), targets (T,), Projection, with_entropy) and returns
 log-probabilities and entropy, (T,) each, the latter None where it is not asked for.
@@ -56,72 +56,6 @@ def liger(hidden, weight, targets, how, with_entropy) -> Answer:
         answer = Split.apply(hidden, weight, targets, how.tp_group, *settings)
     losses, entropy = answer if with_entropy else (answer, None)
     return -losses, entropy
-
-
-def quack(hidden, weight, targets, how, with_entropy) -> Answer:
-    """quack's cross-entropy kernel on blocks of (chunk_tokens, V); one rank, no entropy.
-
-    Its own chunked loss takes one upstream gradient for all tokens, which is not enough here.
-    """
-    _refuse(how.tp_group is not None, "quack", "a vocabulary that is not split")
-    _refuse(with_entropy, "quack", "log-probabilities without entropy")
-    _refuse(hidden.dtype != weight.dtype, "quack", "hidden and weight of one dtype")
-    return QuackLogProbs.apply(hidden, weight, targets, how), None
-
-
-class QuackLogProbs(torch.autograd.Function):
-    """(hidden, weight, targets, Projection) -> log-probabilities (T,), made again in backward."""
-
-    @staticmethod
-    def forward(ctx, hidden, weight, targets, how):
-        from quack.cross_entropy import cross_entropy_fwd
-
-        losses, normalizers = [], []
-        for rows in how.blocks(len(targets), how.chunk_tokens):
-            loss, normalizer = cross_entropy_fwd(
-                _logits(hidden[rows], weight, how),
-                targets[rows],
-                ignore_index=_ignored(how),
-                return_lse=True,
-            )
-            losses.append(loss)
-            normalizers.append(normalizer)
-        ctx.save_for_backward(hidden, weight, targets, torch.cat(normalizers))
-        ctx.how = how
-        return -torch.cat(losses)
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx, of_log_probs):
-        from quack.cross_entropy import cross_entropy_bwd_out
-
-        hidden, weight, targets, normalizer = ctx.saved_tensors
-        of_hidden = torch.empty_like(hidden)
-        of_weight = torch.zeros_like(weight, dtype=torch.float32)
-        for rows in ctx.how.blocks(len(targets), ctx.how.chunk_tokens):
-            logits = _logits(hidden[rows], weight, ctx.how)
-            upstream = -of_log_probs[rows].contiguous()
-            cross_entropy_bwd_out(
-                logits,
-                targets[rows],
-                upstream,
-                normalizer[rows],
-                logits,
-                ignore_index=_ignored(ctx.how),
-            )
-            of_logits = logits.mul_(ctx.how.scale)
-            of_hidden[rows] = of_logits @ weight
-            of_weight += of_logits.T @ hidden[rows]
-        return of_hidden, of_weight.to(weight.dtype), None, None
-
-
-def _logits(hidden: torch.Tensor, weight: torch.Tensor, how: Projection) -> torch.Tensor:
-    logits = hidden @ weight.T
-    return logits if how.scale == 1 else logits.mul_(how.scale)
-
-
-def _ignored(how: Projection) -> int:
-    return -100 if how.ignore_index is None else how.ignore_index
 
 
 def _refuse(refused: bool, kernel: str, expected: str) -> None:
@@ -213,4 +147,4 @@ def sample(num_tokens: int, device: Any) -> torch.Tensor:
     return torch.linspace(0, num_tokens - 1, count, device=device).round().long()
 
 
-KERNELS: dict[str, Kernel] = {"torch": chunked, "liger": checked(liger), "quack": checked(quack)}
+KERNELS: dict[str, Kernel] = {"torch": chunked, "liger": checked(liger)}

@@ -29,7 +29,7 @@ def token_log_probs(
     chunk_tokens: int = CHUNK_TOKENS,
     chunk_vocabulary: int = CHUNK_VOCABULARY,
     with_entropy: bool = False,
-    kernel: Literal["torch", "liger", "quack"] = "torch",
+    kernel: Literal["torch", "liger"] = "torch",
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """log softmax(hidden @ weight.T * logit_scale / temperature)[targets], no (T, V) tensor made.
 
@@ -44,7 +44,7 @@ def token_log_probs(
     any_target: takes targets outside of the vocabulary as Megatron's cross entropy does: as if
     their logit were a constant, as large as the token's largest one.
     chunk_tokens, chunk_vocabulary: the largest block of logits that exists at once.
-    kernel: what computes it; all but `torch` need CUDA and their package.
+    kernel: what computes it; `liger` needs CUDA and its package.
 
     Raises ValueError for shapes, dtypes and a temperature that do not fit, for a target that no
     rank holds (without `any_target`), and for what a kernel cannot compute; ArithmeticError where a
