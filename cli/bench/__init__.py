@@ -8,6 +8,7 @@ router_replay    bytes and CPU time of one turn's routes
 route_server     the server's half of that, in a process of its own
 request_routing  what rollouts compute again, by the choice of a server
 fleet            a model of servers that keep prefixes
+torch_dist_writer  a checkpoint of many ranks, written by one process
 table            a measurement as a table or as JSON
 traces           seeded length distributions
 """
