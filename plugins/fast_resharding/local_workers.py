@@ -44,10 +44,10 @@ class LocalWorkers:
         while waiting:
             yield from self._finished(waiting)
 
-    def finish(self) -> None:
-        """Put what was written onto the disk."""
+    def forget(self) -> None:
+        """Have what was written read from the disk from now on."""
         for worker in self._workers:
-            worker.finish()
+            worker.forget()
 
     def _call(self, method: str, arguments: tuple) -> Any:
         if not hasattr(self._own, "worker"):

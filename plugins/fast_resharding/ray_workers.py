@@ -68,9 +68,9 @@ class RayWorkers:
                 raise _cause(error) from error
             yield place, result
 
-    def finish(self) -> None:
-        """Put what was written onto the disk, on every node."""
-        self._ray.get([actor.finish.remote() for actor in self._actors])
+    def forget(self) -> None:
+        """Have what was written read from the disk from now on, on every node."""
+        self._ray.get([actor.forget.remote() for actor in self._actors])
 
     def _start(self) -> None:
         try:

@@ -124,8 +124,8 @@ def reshard(
         known = staging.begin(work.layout, _fingerprint(work), resume=resume)
         with _workers(work, staging, workers, address) as pool:
             results = _convert(work, pool, staging, known, on_progress)
-            pool.finish()
             if verify:
+                pool.forget()
                 _verify(work, pool, results.checksums, on_progress)
             num_workers = pool.num_workers
         _write_rest(work, staging, results.checksums)

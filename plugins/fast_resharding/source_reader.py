@@ -41,7 +41,7 @@ class SourceReader:
         self.counters = Counters()
         self._folder = folder
         self._files: OrderedDict[str, int] = OrderedDict()
-        self._raw: OrderedDict[Chunk, RawTensor] = OrderedDict()
+        self._raw: OrderedDict[tuple[str, int], RawTensor] = OrderedDict()
         self._scratch: np.ndarray | None = None
 
     def close(self) -> None:
@@ -66,9 +66,10 @@ class SourceReader:
         )
 
     def _locate(self, key: str, chunk: Chunk, element: str) -> RawTensor:
-        if chunk in self._raw:
-            self._raw.move_to_end(chunk)
-            return self._raw[chunk]
+        item = (chunk.file, chunk.item_offset)
+        if item in self._raw:
+            self._raw.move_to_end(item)
+            return self._raw[item]
         where = f"{key} in {chunk.file}"
         raw = locate(lambda a, n: self._bytes(chunk, a, n), chunk.item_bytes, where)
         found = (raw.element.name, raw.sizes)
@@ -81,7 +82,7 @@ class SourceReader:
                 found=f"{found[0]} {list(found[1])} with strides {list(raw.strides)}",
                 remedy="Copy the checkpoint again; its files do not belong together.",
             )
-        self._raw[chunk] = raw
+        self._raw[item] = raw
         if len(self._raw) > _MOST_CHUNKS:
             self._raw.popitem(last=False)
         return raw

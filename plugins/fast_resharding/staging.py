@@ -109,9 +109,10 @@ class Staging:
     def publish(self) -> None:
         """Give the content its name, and remove what was only needed to make it."""
         try:
-            _sync_folder(self.content)
+            for path in (*self.content.iterdir(), self.content):
+                _sync(path)
             os.rename(self.content, self.target)
-            _sync_folder(self.target.parent)
+            _sync(self.target.parent)
             shutil.rmtree(self.folder)
         except OSError as error:
             raise write_error(self.target, error) from error
@@ -190,8 +191,8 @@ def _write_whole(path: Path, data: bytes) -> None:
     unfinished.rename(path)
 
 
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

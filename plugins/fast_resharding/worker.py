@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,13 +38,17 @@ class Worker:
         self._buffer = np.empty(0, np.uint8)
 
     def run(self, task: Task) -> TaskDone:
-        """Write every unit of the task into its place; the same again if it is run again."""
+        """Write every unit of the task into its place; the same again if it is run again.
+
+        It is on the disk when this returns, so that other workers read while this one writes.
+        """
         before = self._reader.counters.read_bytes, self._reader.counters.copied_bytes
         checksums = []
         for unit in task.units:
             data = self._converted(unit)
             self._write(unit, memoryview(data))
             checksums.append(checksum(data))
+        self._to_disk({unit.shard for unit in task.units})
         after = self._reader.counters.read_bytes, self._reader.counters.copied_bytes
         read, copied = (b - a for a, b in zip(before, after, strict=True))
         return TaskDone(task.number, tuple(checksums), task.num_bytes, read, copied)
@@ -76,10 +80,9 @@ class Worker:
                         remedy="Check the disk that the file lies on, then convert again.",
                     )
 
-    def finish(self) -> None:
-        """Put everything that was written onto the disk, and forget what the system cached."""
+    def forget(self) -> None:
+        """Let the system forget what it cached of the shards: they are read from the disk next."""
         for shard in self._shards.values():
-            os.fsync(shard)
             os.posix_fadvise(shard, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def close(self) -> None:
@@ -100,6 +103,13 @@ class Worker:
         if unit.shard not in self._shards:
             self._shards[unit.shard] = os.open(self._target / unit.shard, os.O_RDWR | os.O_CLOEXEC)
         return self._shards[unit.shard]
+
+    def _to_disk(self, shards: Iterable[str]) -> None:
+        for shard in shards:
+            try:
+                os.fdatasync(self._shards[shard])
+            except OSError as error:
+                raise write_error(self._target / shard, error) from error
 
     def _write(self, unit: Unit, data: memoryview) -> None:
         done = 0
