@@ -23,6 +23,8 @@ OFFLOAD = "miles_periodic.plugins.chunked_optimizer_offload"
 NEEDS_TORCH = {
     "miles_periodic.cli.bench.offload_contest",
     "miles_periodic.compat.cpu.cuda_mode",
+    "miles_periodic.compat.cpu.fused_adam",
+    "miles_periodic.compat.cpu.megatron_models",
     *(
         f"{OFFLOAD}.{name}"
         for name in (
