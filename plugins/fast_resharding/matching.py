@@ -16,6 +16,7 @@ from miles_periodic.plugins.fast_resharding.settings import SLUG
 NO_WEIGHTS = (
     r"(?:chained_\d+\.)?optimizer\..+",
     r"(?:.+\.)?_extra_state(?:/.+)?",
+    r"common_state(?:/.+)?",
     r"rng_state(?:/.+)?",
     r"rerun_state_machine_state(?:/.+)?",
 )

@@ -86,7 +86,7 @@ def _latent_norm(which: str, size: int) -> list[Rule]:
 def sparse_mlp(config: ModelConfig) -> list[Rule]:
     num_experts = config.num_experts
     return [
-        *mlp_norm(config)[1:],
+        *mlp_norm(config),
         *router(config, num_experts, correction=True),
         *shared_experts(config),
         *experts(config, num_experts),

@@ -34,7 +34,7 @@ def rules(config: ModelConfig) -> list[Rule]:
             f"{TARGET}.self_attn.sinks",
             config.num_heads,
         ),
-        *mlp_norm(config)[1:],
+        *mlp_norm(config),
         whole(f"{SOURCE}.mlp.router.weight", f"{router}.weight", num_experts, config.hidden),
         whole(f"{SOURCE}.mlp.router.bias", f"{router}.bias", num_experts),
         *_experts(config, num_experts),

@@ -36,7 +36,7 @@ def qwen3_moe(config: ModelConfig) -> list[Rule]:
         *in_layers([n for n in every if n not in sparse], dense_mlp(config)),
         *in_layers(
             sparse,
-            [*mlp_norm(config)[1:], *router(config, num_experts), *experts(config, num_experts)],
+            [*mlp_norm(config), *router(config, num_experts), *experts(config, num_experts)],
         ),
         *head(config),
     ]
