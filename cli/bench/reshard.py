@@ -14,6 +14,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from math import prod
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,23 +28,23 @@ LAYERS, EXPERTS, HEADS, GROUPS, HEAD_SIZE = 24, 128, 16, 4, 64
 HIDDEN, VOCABULARY = 1024, 32768
 EXPERT_PARALLEL, TENSOR_PARALLEL = 8, 2
 #: The random bytes of which all tensors are made.
-_POOL_ELEMENTS = 32 << 20
+_POOL_ELEMENTS = 64 << 20
 
 
-def model(gigabytes: float) -> dict[str, Any]:
+def model(gigabytes: float, layers: int = LAYERS, experts: int = EXPERTS) -> dict[str, Any]:
     """The config of a Qwen3-MoE of about that size in BF16, nearly all of it experts."""
-    inner = max(64, int(gigabytes * 1e9 / (LAYERS * EXPERTS * 3 * HIDDEN * 2)) // 16 * 16)
+    inner = max(16, int(gigabytes * 1e9 / (layers * experts * 3 * HIDDEN * 2)) // 16 * 16)
     return {
         "model_type": "qwen3_moe",
         "architectures": ["Qwen3MoeForCausalLM"],
         "dtype": "bfloat16",
         "hidden_size": HIDDEN,
-        "num_hidden_layers": LAYERS,
+        "num_hidden_layers": layers,
         "num_attention_heads": HEADS,
         "num_key_value_heads": GROUPS,
         "head_dim": HEAD_SIZE,
         "vocab_size": VOCABULARY,
-        "num_experts": EXPERTS,
+        "num_experts": experts,
         "moe_intermediate_size": inner,
         "intermediate_size": 4 * HIDDEN,
         "decoder_sparse_step": 1,
@@ -62,40 +63,39 @@ def write_checkpoint(folder: Path, config: Mapping[str, Any]) -> None:
     def make(box: list[slice]) -> Any:
         nonlocal made
         sizes = [s.stop - s.start for s in box]
-        count = 1
-        for size in sizes:
-            count *= size
-        made = (made + 4099) % (_POOL_ELEMENTS // 2)
-        repeats = -(-(count + made) // _POOL_ELEMENTS)
-        return pool.repeat(repeats)[made : made + count].view(sizes).clone()
+        count = prod(sizes)
+        made += 4099
+        start = made % max(1, _POOL_ELEMENTS - count)
+        return pool[start : start + count].view(sizes)
 
+    layers, experts = config["num_hidden_layers"], config["num_experts"]
     rows = (HEADS + 2 * GROUPS) * HEAD_SIZE
     layer = "decoder.layers"
-    experts = f"{layer}.mlp.experts.experts"
+    expert = f"{layer}.mlp.experts.experts"
     tensors = {
         "embedding.word_embeddings.weight": ((VOCABULARY, HIDDEN), (TENSOR_PARALLEL,)),
         "output_layer.weight": ((VOCABULARY, HIDDEN), (TENSOR_PARALLEL,)),
         "decoder.final_layernorm.weight": ((HIDDEN,), ()),
-        f"{layer}.self_attention.linear_qkv.layer_norm_weight": ((LAYERS, HIDDEN), (LAYERS,)),
-        f"{layer}.self_attention.q_layernorm.weight": ((LAYERS, HEAD_SIZE), (LAYERS,)),
-        f"{layer}.self_attention.k_layernorm.weight": ((LAYERS, HEAD_SIZE), (LAYERS,)),
+        f"{layer}.self_attention.linear_qkv.layer_norm_weight": ((layers, HIDDEN), (layers,)),
+        f"{layer}.self_attention.q_layernorm.weight": ((layers, HEAD_SIZE), (layers,)),
+        f"{layer}.self_attention.k_layernorm.weight": ((layers, HEAD_SIZE), (layers,)),
         f"{layer}.self_attention.linear_qkv.weight": (
-            (LAYERS, rows, HIDDEN),
-            (LAYERS, TENSOR_PARALLEL),
+            (layers, rows, HIDDEN),
+            (layers, TENSOR_PARALLEL),
         ),
         f"{layer}.self_attention.linear_proj.weight": (
-            (LAYERS, HIDDEN, HEADS * HEAD_SIZE),
-            (LAYERS, 1, TENSOR_PARALLEL),
+            (layers, HIDDEN, HEADS * HEAD_SIZE),
+            (layers, 1, TENSOR_PARALLEL),
         ),
-        f"{layer}.pre_mlp_layernorm.weight": ((LAYERS, HIDDEN), (LAYERS,)),
-        f"{layer}.mlp.router.weight": ((LAYERS, EXPERTS, HIDDEN), (LAYERS,)),
-        f"{experts}.linear_fc1.weight": (
-            (LAYERS, EXPERTS, 2 * inner, HIDDEN),
-            (LAYERS, EXPERT_PARALLEL, 2),
+        f"{layer}.pre_mlp_layernorm.weight": ((layers, HIDDEN), (layers,)),
+        f"{layer}.mlp.router.weight": ((layers, experts, HIDDEN), (layers,)),
+        f"{expert}.linear_fc1.weight": (
+            (layers, experts, 2 * inner, HIDDEN),
+            (layers, EXPERT_PARALLEL, 2),
         ),
-        f"{experts}.linear_fc2.weight": (
-            (LAYERS, EXPERTS, HIDDEN, inner),
-            (LAYERS, EXPERT_PARALLEL),
+        f"{expert}.linear_fc2.weight": (
+            (layers, experts, HIDDEN, inner),
+            (layers, EXPERT_PARALLEL),
         ),
     }
     with TorchDistWriter(folder, EXPERT_PARALLEL) as writer:
@@ -173,9 +173,8 @@ WAYS: dict[str, Callable[[Path, Path, Path], dict[str, Any]]] = {
 }
 
 
-def measure(folder: Path, gigabytes: float, ways: list[str]) -> dict[str, Any]:
+def measure(folder: Path, config: Mapping[str, Any], ways: list[str]) -> dict[str, Any]:
     """Rows of `way`, `seconds`, `ratio` to the copy and `peak_bytes` over the interpreter's own."""
-    config = model(gigabytes)
     (folder / "model").mkdir()
     (folder / "model" / "config.json").write_text(json.dumps(config), encoding="utf-8")
     _in_child(_write_child, folder, config)
@@ -207,7 +206,7 @@ def reshard_bench_command(
     """
     ways = [way for way in WAYS if way != "materialise" or not without_materialising]
     with tempfile.TemporaryDirectory(dir=folder, prefix="bench-reshard-") as name:
-        result = measure(Path(name), gigabytes, ways)
+        result = measure(Path(name), model(gigabytes), ways)
     table.show("a checkpoint to safetensors", result, json_output)
     raise typer.Exit(0 if meets_goals(result) else 1)
 

@@ -39,7 +39,7 @@ class TorchDistWriter:
         """A tensor in `cuts[i]` equal chunks along each axis i; 1 for axes that are not named."""
 
         def part(box: Sequence[slice]) -> Any:
-            return tensor[tuple(box)].clone()
+            return tensor[tuple(box)]
 
         self.add_made(key, tuple(tensor.shape), tensor.dtype, part, cuts)
 
@@ -65,7 +65,8 @@ class TorchDistWriter:
             offsets = _size([n * size for n, size in zip(nth, sizes, strict=True)])
             box = [slice(a, a + n) for a, n in zip(offsets, sizes, strict=True)]
             chunks.append(ChunkStorageMetadata(offsets, sizes))
-            self._item(key, offsets, make(box))
+            # A view would be saved with all of what it views.
+            self._item(key, offsets, make(box).clone())
         properties = TensorProperties(dtype=dtype)
         self._entries[key] = TensorStorageMetadata(properties, _size(shape), chunks)
 

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
@@ -253,8 +254,16 @@ def _write_rest(work: _Work, staging: Staging, checksums: Mapping[int, Sequence[
 
 
 def _published_config(work: _Work) -> bytes:
-    """The config with what a user changed, and without a quantisation that was not written."""
+    """The config with what a user changed, and without a quantisation that was not written.
+
+    Its element type is the one that most of the model has.
+    """
     values = {k: v for k, v in work.config.values.items() if k != "quantization_config"}
+    sizes: Counter[str] = Counter()
+    for target in work.plan.targets:
+        sizes[target.element.name] += target.num_bytes
+    (most, _), *_ = sizes.most_common(1)
+    values["torch_dtype" if "torch_dtype" in values else "dtype"] = most
     return (json.dumps(values, indent=2) + "\n").encode()
 
 

@@ -159,6 +159,7 @@ def test_the_commands_and_their_options_are_these():
             "--workspace-mib",
         ],
         "miles bench packing": ["--json"],
+        "miles bench reshard": ["--folder", "--gigabytes", "--json", "--without-materialising"],
         "miles bench request-routing": ["--json", "--rollouts", "--servers"],
         "miles bench router-replay": [
             "--experts",

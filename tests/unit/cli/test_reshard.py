@@ -1,6 +1,7 @@
 import json
 
 import pytest
+import torch
 from megatron_states import write_source
 from small_models import CONFIG, same, state, written
 from typer.testing import CliRunner
@@ -48,6 +49,7 @@ def test_a_change_to_the_config_is_read_as_json_or_as_text(run, tmp_path):
     run("--set", "head_dim=4", "--set", "dtype=float32")
     config = json.loads((tmp_path / "target" / "config.json").read_text())
     assert (config["head_dim"], config["dtype"]) == (4, "float32")
+    assert {tensor.dtype for tensor in written(tmp_path / "target").values()} == {torch.float32}
 
 
 def test_a_change_without_a_value_is_refused(run):

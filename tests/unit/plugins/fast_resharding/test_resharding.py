@@ -305,3 +305,12 @@ def test_a_change_to_the_config_is_published_with_it(source, model_folder, targe
 def test_a_change_to_a_key_that_the_config_does_not_have_is_refused(source, model_folder, target):
     named = r"(?s)no key 'num_expert'.*num_experts"
     refused(named, source, target, model_folder, changes={"num_expert": 4})
+
+
+def test_the_published_config_says_what_was_written(source, config, model_folder, target):
+    config |= {"torch_dtype": config.pop("dtype"), "quantization_config": {"quant_method": "fp8"}}
+    (model_folder / "config.json").write_text(json.dumps(config))
+    reshard(source, target, config=model_folder, dtype="float32")
+    published = json.loads((target / "config.json").read_text())
+    assert published["torch_dtype"] == "float32"
+    assert "quantization_config" not in published and "dtype" not in published
