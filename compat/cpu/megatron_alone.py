@@ -56,6 +56,8 @@ def main(argv: list[str]) -> int:
     """Run a script in every rank of every world; 1 where one of them failed."""
     script, folder, worlds, *words = argv
     stand_in()
+    # As where a script is started by its path: its neighbours can be imported.
+    sys.path.insert(0, str(Path(script).parent))
     defined = runpy.run_path(script)
     defined.get("before_import", lambda: None)()
     import_megatron()
@@ -140,10 +142,15 @@ def _in_process_group(facts: Facts, rank: Rank, rendezvous: Path) -> Mapping[str
 
 
 def _end_together(children: dict[int, int]) -> bool:
-    """Wait for the ranks by their ids; after a failure the others get a moment, then SIGKILL."""
-    ok, deadline = True, None
+    """Wait for the ranks by their ids.
+
+    After a failure they get a moment, then SIGKILL; so, too, where whoever started this is gone.
+    """
+    ok, deadline, starter = True, None, os.getppid()
     while children:
         pid, status = os.waitpid(-1, os.WNOHANG)
+        if os.getppid() != starter and deadline is None:
+            ok, deadline = False, time.monotonic()
         if pid in children:
             del children[pid]
             if status:

@@ -1,15 +1,13 @@
-"""What tests of the real stack share: one rehearsal, single runs, and lone Megatron trees."""
+"""One rehearsal for all tests that read it: the real stack, features off and on."""
 
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from megatron_ranks import TREES, run_ranks
 
 BIN = Path(sys.executable).parent
 LIMIT_SECONDS = 900
@@ -100,23 +98,3 @@ def cpu_run(tmp_path, monkeypatch):
             )
 
     return run
-
-
-@pytest.fixture(scope="session")
-def megatron_ranks(unpacked, tmp_path_factory) -> Callable[..., dict[int, list[dict]]]:
-    """`megatron_ranks(label, script, *words, worlds=(1, 2))`: facts by world size, then by rank.
-
-    label: one of megatron_ranks.TREES. script: a file of tests/lines, see
-    compat/cpu/megatron_alone.py. Each is run once per session, all worlds in one go.
-    """
-    known: dict[tuple, dict[int, list[dict]]] = {}
-
-    def facts(label: str, script: str, *words: str, worlds: tuple[int, ...] = (1, 2), **limits):
-        asked = (label, script, words, worlds)
-        if asked not in known:
-            folder = tmp_path_factory.mktemp(f"{script.removesuffix('.py')}-{label}-")
-            tree = unpacked(*TREES[label])
-            known[asked] = run_ranks(tree, script, folder, *words, worlds=worlds, **limits)
-        return known[asked]
-
-    return facts
