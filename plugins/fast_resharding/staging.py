@@ -51,7 +51,11 @@ class Staging:
             self.folder.mkdir(exist_ok=True)
             self._take_lock()
         except OSError as error:
+            self.__exit__()
             raise write_error(self.folder, error) from error
+        except PeriodicError:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_exception: object) -> None:

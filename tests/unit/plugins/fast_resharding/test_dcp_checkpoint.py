@@ -32,6 +32,7 @@ def test_tensors_have_their_shapes_types_and_chunks(folder):
     check_whole(checkpoint, ["a"])
 
 
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 def test_what_torch_itself_saves_is_read(tmp_path):
     import torch.distributed.checkpoint as dcp
 
