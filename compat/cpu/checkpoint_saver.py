@@ -75,6 +75,8 @@ def _state(num_bytes: int) -> dict[str, Any]:
 
 
 def _copy_everything() -> None:
+    # The adapters, imported before, go on asking where a tensor really lies.
+    from miles_periodic.compat.bindings import checkpoint_save as _adapters  # noqa: F401
     from miles_periodic.compat.bindings import staging_memory
 
     staging_memory.lies_on_host = lambda tensor: False
