@@ -11,4 +11,6 @@ plan          `miles plan`
 reshard       `miles reshard`
 rehearsal/    `miles rehearse`
 bench/        `miles bench`
+compat/       `miles compat`: every feature on every release
+upstream/     `miles upstream`: the ledger
 """
