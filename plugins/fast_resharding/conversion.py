@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -11,6 +12,9 @@ from miles_periodic.plugins.fast_resharding.element_types import element_type
 from miles_periodic.plugins.fast_resharding.settings import SLUG
 from miles_periodic.plugins.fast_resharding.source_reader import SourceReader
 from miles_periodic.plugins.fast_resharding.tasks import Reading, Segment, Unit, source_box
+
+#: What a change of type checks at once: far less than a unit.
+_VALUES_AT_ONCE = 1 << 18
 
 
 def stored_bytes(unit: Unit) -> int:
@@ -55,18 +59,27 @@ def _place(unit: Unit, reading: Reading, segment: Segment, out: np.ndarray) -> n
 
 
 def _as_type(unit: Unit, stored: np.ndarray) -> np.ndarray:
+    """The values in the unit's type, a few at a time: what is checked on the way stays small."""
     if unit.element == unit.source_element:
         return stored
     import torch
 
-    values = torch.from_numpy(stored).view(getattr(torch, unit.source_element))
-    changed = values.to(getattr(torch, unit.element))
-    if bool(torch.isfinite(values).all()) and not bool(torch.isfinite(changed.float()).all()):
+    values = torch.from_numpy(stored).view(getattr(torch, unit.source_element)).reshape(-1)
+    changed = torch.empty(values.shape, dtype=getattr(torch, unit.element))
+    for start in range(0, len(values), _VALUES_AT_ONCE):
+        part = slice(start, start + _VALUES_AT_ONCE)
+        changed[part] = values[part]
+        _check_kept(unit, values[part].double(), changed[part].double())
+    return changed.view(torch.uint8).numpy()
+
+
+def _check_kept(unit: Unit, values: Any, changed: Any) -> None:
+    """Refuse a finite value for which the target's type has none."""
+    lost = values.isfinite() & ~changed.isfinite()
+    if bool(lost.any()):
         raise PeriodicError(
             f"{unit.target} holds values that {unit.element} cannot.",
             feature=SLUG,
-            expected=f"magnitudes up to {torch.finfo(changed.dtype).max:g}",
-            found=f"{values.abs().max().item():g}",
+            found=f"{values[lost].abs().max().item():g}",
             remedy="Choose another type with --dtype, such as bfloat16.",
         )
-    return changed.view(torch.uint8).numpy()

@@ -176,7 +176,14 @@ def _check_backend(folder: Path) -> None:
     path = folder / "metadata.json"
     if not path.is_file():
         return
-    backend = json.loads(path.read_text(encoding="utf-8")).get("sharded_backend")
+    try:
+        backend = json.loads(path.read_text(encoding="utf-8")).get("sharded_backend")
+    except (AttributeError, ValueError) as error:
+        raise PeriodicError(
+            f"{path} is not what Megatron writes: {error}.",
+            feature=SLUG,
+            remedy="Copy the checkpoint again from where it was written; this file is damaged.",
+        ) from error
     if backend != "torch_dist":
         raise PeriodicError(
             f"{folder} is written in another format than torch_dist.",

@@ -114,8 +114,8 @@ def read_config(folder: Path, changes: Mapping[str, Any] | None = None) -> Model
     """The `config.json` in `folder`, with `changes` to keys that it has."""
     path = folder / CONFIG
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        values = dict(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, TypeError, ValueError) as error:
         raise PeriodicError(
             f"{path} cannot be read: {error}.",
             feature=SLUG,

@@ -34,7 +34,7 @@ def read_origin(folder: Path) -> Origin:
     """What the index and the files' headers say; no tensor is read."""
     index = folder / INDEX
     if index.is_file():
-        weight_map = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        weight_map = _weight_map(index)
         files = sorted({name for name in weight_map.values() if (folder / name).is_file()})
     elif (folder / SINGLE).is_file():
         files = [SINGLE]
@@ -49,6 +49,18 @@ def read_origin(folder: Path) -> Origin:
                 elements[name] = element
     names = set(weight_map)
     return Origin(frozenset(filter(None, (_plain(name, names) for name in names))), elements)
+
+
+def _weight_map(index: Path) -> dict[str, str]:
+    try:
+        return dict(json.loads(index.read_text(encoding="utf-8"))["weight_map"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise PeriodicError(
+            f"{index} is no index of safetensors files.",
+            feature=SLUG,
+            found=f"{type(error).__name__}: {error}",
+            remedy="Give --config a folder with a whole index, or with no weights at all.",
+        ) from error
 
 
 def read_header(path: Path) -> dict[str, dict]:

@@ -35,6 +35,7 @@ class RayWorkers:
     def __enter__(self) -> RayWorkers:
         if not self._ray.is_initialized():
             self._start()
+        self._check_size()
         self._actors = [self._actor() for _ in range(self.num_workers)]
         return self
 
@@ -90,6 +91,19 @@ class RayWorkers:
                 "--workers 0.",
             ) from error
         self._started = True
+
+    def _check_size(self) -> None:
+        """Actors for which a cluster has no CPU would be waited for for ever."""
+        num_cpus = int(self._ray.cluster_resources().get("CPU", 0))
+        if num_cpus < self.num_workers:
+            self.__exit__()
+            raise PeriodicError(
+                f"The Ray cluster has too few CPUs for {self.num_workers} workers.",
+                feature=SLUG,
+                expected=f"{self.num_workers} CPUs",
+                found=f"{num_cpus}",
+                remedy=f"Convert with --workers {num_cpus}, which is what it has.",
+            )
 
     def _actor(self) -> Any:
         remote = self._ray.remote(num_cpus=1, scheduling_strategy="SPREAD")(Worker)

@@ -127,6 +127,7 @@ def reshard(
             results = _convert(work, pool, staging, known, on_progress)
             if verify:
                 pool.forget()
+                staging.check_headers(work.layout)
                 _verify(work, pool, results.checksums, on_progress)
             num_workers = pool.num_workers
         _write_rest(work, staging, results.checksums)
@@ -245,7 +246,7 @@ def _verify(
 
 def _write_rest(work: _Work, staging: Staging, checksums: Mapping[int, Sequence[str]]) -> None:
     for path in files_to_carry(work.config.folder):
-        staging.write(path.name, path.read_bytes())
+        staging.carry(path)
     staging.write(CONFIG, _published_config(work))
     index = work.layout.index()
     if index:

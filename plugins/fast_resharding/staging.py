@@ -90,6 +90,8 @@ class Staging:
             _write_whole(left, json.dumps(plan).encode())
             done = self._read_journal()
             self._journal = (self.folder / _JOURNAL).open("a", encoding="utf-8")
+            # An empty line ends one that a kill has cut off.
+            self._journal.write("\n")
         except OSError as error:
             raise write_error(self.folder, error) from error
         return done
@@ -103,6 +105,20 @@ class Staging:
         except OSError as error:
             raise write_error(self.folder / _JOURNAL, error) from error
 
+    def check_headers(self, layout: Layout) -> None:
+        """Read every shard's header and length again."""
+        for shard in layout.shards:
+            path = self.content / shard.name
+            with path.open("rb") as file:
+                found = file.read(len(shard.header))
+            if found != shard.header or path.stat().st_size != shard.num_bytes:
+                raise PeriodicError(
+                    f"Reading the header of {shard.name} again gives other bytes.",
+                    feature=SLUG,
+                    target=str(path),
+                    remedy="Check the disk that the file lies on, then convert again.",
+                )
+
     def write(self, name: str, data: bytes) -> None:
         """A further file of the target."""
         try:
@@ -110,16 +126,34 @@ class Staging:
         except OSError as error:
             raise write_error(self.content / name, error) from error
 
+    def carry(self, path: Path) -> None:
+        """A further file of the target, as it is."""
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise PeriodicError(
+                f"{path} cannot be carried over: {error.strerror}.",
+                feature=SLUG,
+                remedy="Make it readable, then go on with --resume.",
+            ) from error
+        self.write(path.name, data)
+
     def publish(self) -> None:
         """Give the content its name, and remove what was only needed to make it."""
         try:
             for path in (*self.content.iterdir(), self.content):
                 _sync(path)
             os.rename(self.content, self.target)
-            _sync(self.target.parent)
-            shutil.rmtree(self.folder)
         except OSError as error:
             raise write_error(self.target, error) from error
+        try:
+            _sync(self.target.parent)
+        except OSError as error:
+            # A name that may be gone after a power cut is no published model.
+            os.rename(self.target, self.content)
+            raise write_error(self.target, error) from error
+        # The target is there: what cannot be cleaned up must not say otherwise.
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def _take_lock(self) -> None:
         path = self.folder / _LOCK
@@ -173,7 +207,7 @@ class Staging:
         """Tasks by number; a line that was cut off by a kill does not count."""
         path, done = self.folder / _JOURNAL, {}
         if path.exists():
-            for line in path.read_text(encoding="utf-8").splitlines():
+            for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
                 with contextlib.suppress(ValueError, KeyError, TypeError):
                     entry = json.loads(line)
                     done[entry["task"]] = entry["checksums"]

@@ -147,6 +147,9 @@ def write_error(path: Path, error: OSError) -> PeriodicError:
         errno.EROFS: "Choose a target on a file system that can be written to.",
         errno.EACCES: "Choose a target in a folder that you may write to.",
         errno.EPERM: "Choose a target in a folder that you may write to.",
+        errno.EEXIST: "Choose another target, or remove that one, then go on with --resume.",
+        errno.ENOTEMPTY: "Choose another target, or remove that one, then go on with --resume.",
+        errno.ENOENT: "Choose a target on a file system that every worker's node has.",
     }
     return PeriodicError(
         f"{path} cannot be written: {error.strerror}.",

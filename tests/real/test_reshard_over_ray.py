@@ -59,6 +59,13 @@ def test_the_task_of_a_worker_that_was_killed_is_done_by_another(places, monkeyp
     assert same(written(target), state(CONFIG))
 
 
+def test_more_workers_than_the_cluster_has_cpus_are_refused_instead_of_waited_for(places):
+    source, target, model = places
+    with pytest.raises(PeriodicError, match="(?s)too few CPUs.*--workers 2"):
+        reshard(source, target, config=model, **(SMALL | {"workers": 3}))
+    assert not target.exists()
+
+
 def test_an_error_in_a_worker_arrives_as_it_was_raised(places):
     source, target, model = places
     path = source / "__1_0.distcp"

@@ -8,7 +8,7 @@ from small_models import state, written
 
 from miles_periodic.cli.bench.torch_dist_writer import TorchDistWriter
 from miles_periodic.hooks.errors import PeriodicError
-from miles_periodic.plugins.fast_resharding import reshard
+from miles_periodic.plugins.fast_resharding import conversion, reshard
 from miles_periodic.plugins.fast_resharding.families.table import Family, whole
 
 
@@ -159,6 +159,21 @@ def test_a_value_that_a_type_cannot_hold_is_an_error(tensors, refused):
     tensors = {key: tensor.float() for key, tensor in tensors.items()}
     tensors["decoder.final_layernorm.weight"][3] = 1e6
     refused(tensors, r"(?s)model\.norm\.weight holds values that float16.*--dtype", dtype="float16")
+
+
+def test_a_value_is_lost_also_beside_one_that_was_infinite_before(tensors, refused):
+    tensors = {key: tensor.float() for key, tensor in tensors.items()}
+    tensors["decoder.final_layernorm.weight"][2:4] = torch.tensor([torch.inf, 1e6])
+    refused(tensors, r"(?s)found: +1e\+06.*--dtype", dtype="float16")
+
+
+@pytest.mark.parametrize("at_once", [1, 3, 1000])
+def test_how_many_values_change_their_type_at_once_changes_nothing(
+    at_once, tensors, converted, config, monkeypatch
+):
+    monkeypatch.setattr(conversion, "_VALUES_AT_ONCE", at_once)
+    found = converted({key: tensor.float() for key, tensor in tensors.items()})
+    assert all(torch.equal(t, state(config)[n]) for n, t in found.items())
 
 
 def test_an_unknown_type_is_an_error_with_the_nearest_name(tensors, refused):

@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -314,3 +315,100 @@ def test_the_published_config_says_what_was_written(source, config, model_folder
     published = json.loads((target / "config.json").read_text())
     assert published["torch_dtype"] == "float32"
     assert "quantization_config" not in published and "dtype" not in published
+
+
+def test_two_kills_in_a_row_cost_only_what_was_not_done(
+    source, expected, model_folder, target, monkeypatch
+):
+    leave_unfinished(source, model_folder, target, monkeypatch)
+    journal = staging_folder(target) / "done.jsonl"
+    os.truncate(journal, journal.stat().st_size - 3)
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(Staging, "carry", interrupt)
+        patched.setattr(Staging, "write", interrupt)
+        reshard(source, target, config=model_folder, resume=True, **SMALL)
+    report = reshard(source, target, config=model_folder, resume=True, **SMALL)
+    assert report.resumed_bytes == report.target_bytes
+    assert same(written(target), expected)
+
+
+def interrupt(*_arguments):
+    raise KeyboardInterrupt
+
+
+def test_a_header_that_changed_is_found_by_verifying(source, model_folder, target, monkeypatch):
+    forget = Worker.forget
+
+    def damage(self):
+        forget(self)
+        for path in (staging_folder(target) / "content").iterdir():
+            with path.open("r+b") as file:
+                file.seek(12)
+                file.write(b"?")
+
+    monkeypatch.setattr(Worker, "forget", damage)
+    refused("(?s)header of model.*convert again", source, target, model_folder, verify=True)
+
+
+def test_what_cannot_be_cleaned_up_does_not_hide_that_the_model_is_there(
+    source, expected, model_folder, target, monkeypatch
+):
+    def refuse(*_arguments, **_options):
+        raise OSError(39, "Directory not empty")
+
+    monkeypatch.setattr(os, "rmdir", refuse)
+    reshard(source, target, config=model_folder)
+    assert same(written(target), expected)
+
+
+def test_a_name_that_may_not_last_is_taken_back(source, model_folder, target, monkeypatch):
+    sync = staging_module._sync
+
+    def fail(path):
+        if path == target.parent:
+            raise OSError(5, "Input/output error")
+        sync(path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(staging_module, "_sync", fail)
+        refused("Input/output error", source, target, model_folder)
+    reshard(source, target, config=model_folder, resume=True)
+
+
+def test_a_target_that_somebody_made_meanwhile_is_left_alone(source, model_folder, target):
+    def appear(progress):
+        target.mkdir(exist_ok=True)
+        (target / "theirs").touch()
+
+    with pytest.raises(PeriodicError, match="Choose another target, or remove that one"):
+        reshard(source, target, config=model_folder, on_progress=appear)
+    assert [path.name for path in target.iterdir()] == ["theirs"]
+
+
+def test_a_tokenizer_that_cannot_be_read_is_named(source, model_folder, target, monkeypatch):
+    (model_folder / "tokenizer.json").write_text("{}")
+    read = Path.read_bytes
+
+    def refuse(path):
+        if path.name == "tokenizer.json":
+            raise PermissionError(13, "Permission denied")
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    refused(r"(?s)tokenizer\.json cannot be carried over.*--resume", source, target, model_folder)
+
+
+@pytest.mark.parametrize("text", ["[1]", "3", "{"])
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("source/metadata.json", "Copy the checkpoint again"),
+        ("model/config.json", "with --config"),
+        ("model/model.safetensors.index.json", "Give --config a folder"),
+    ],
+)
+def test_a_file_of_json_that_is_damaged_is_named(
+    name, remedy, text, source, model_folder, target, tmp_path
+):
+    (tmp_path / name).write_text(text)
+    refused(f"(?s){tmp_path / name}.*{remedy}", source, target, model_folder)

@@ -72,14 +72,20 @@ def origin(name, folder):
     return load_file(folder / "model.safetensors")
 
 
+@pytest.fixture(scope="module", params=MODELS)
+def written(request, tmp_path_factory):
+    """A model's name, its folder and its weights."""
+    folder = tmp_path_factory.mktemp("model")
+    return request.param, folder, origin(request.param, folder)
+
+
 @pytest.mark.parametrize("how", ["stacked", "layers apart", "keys apart"])
-@pytest.mark.parametrize("name", MODELS)
-def test_a_family_gives_back_the_model_that_transformers_wrote(name, how, tmp_path):
-    expected = origin(name, tmp_path / "model")
+def test_a_family_gives_back_the_model_that_transformers_wrote(written, how, tmp_path):
+    name, folder, expected = written
     if name.startswith("gpt_oss") and how == "keys apart":
         how = "layers apart"
     write_source(tmp_path / "source", expected, MODELS[name]["num_key_value_heads"], how)
-    reshard(tmp_path / "source", tmp_path / "target", config=tmp_path / "model", unit_bytes=100)
+    reshard(tmp_path / "source", tmp_path / "target", config=folder, unit_bytes=100)
     found = load_file(tmp_path / "target" / "model.safetensors")
     assert found.keys() == expected.keys()
     for key, tensor in expected.items():
