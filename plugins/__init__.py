@@ -25,6 +25,7 @@ def features() -> tuple[type[Feature], ...]:
     from miles_periodic.plugins.cost_aware_packing.feature import CostAwarePacking
     from miles_periodic.plugins.decode_radix_cache.feature import DecodeRadixCache
     from miles_periodic.plugins.delta_router_replay.feature import DeltaRouterReplay
+    from miles_periodic.plugins.fast_resharding.feature import FastResharding
     from miles_periodic.plugins.fused_linear_cross_entropy.feature import FusedLinearCrossEntropy
     from miles_periodic.plugins.kv_preservation.feature import KVPreservation
     from miles_periodic.plugins.request_routing.feature import RequestRouting
@@ -38,4 +39,5 @@ def features() -> tuple[type[Feature], ...]:
         ChunkedOptimizerOffload,
         FusedLinearCrossEntropy,
         ChunkedCheckpointStaging,
+        FastResharding,
     )

@@ -20,7 +20,8 @@ local_workers      threads of this process
 ray_workers        actors over Ray
 staging            lock, journal, one rename
 naming             the first few of many names, for errors
-settings           the slug and the sizes
+settings           what a user can set, and the sizes
+feature            the hooks: exports of a run
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ class RayWorkers:
     def __enter__(self) -> RayWorkers:
         if not self._ray.is_initialized():
             self._start()
-        self._check_size()
+            self._check_size()
         self._actors = [self._actor() for _ in range(self.num_workers)]
         return self
 
@@ -106,7 +106,9 @@ class RayWorkers:
             )
 
     def _actor(self) -> Any:
-        remote = self._ray.remote(num_cpus=1, scheduling_strategy="SPREAD")(Worker)
+        # In somebody's run all CPUs may be taken by what waits for this conversion.
+        num_cpus = 1 if self._started else 0
+        remote = self._ray.remote(num_cpus=num_cpus, scheduling_strategy="SPREAD")(Worker)
         return remote.remote(*self._arguments)
 
     def _replace(self, actor: int, num_deaths: int, error: Exception) -> None:

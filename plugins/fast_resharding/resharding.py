@@ -95,6 +95,7 @@ def reshard(
     ignore: Iterable[str] = (),
     verify: bool = False,
     resume: bool = False,
+    replace: bool = False,
     shard_bytes: int = SHARD_BYTES,
     unit_bytes: int = UNIT_BYTES,
     task_bytes: int = TASK_BYTES,
@@ -107,6 +108,7 @@ def reshard(
     names and element types. model_type: a family, where the config's own is not it. changes: to
     keys of its config.json. workers: Ray actors, on the cluster at `address` or one that is
     started here; 0 for threads of this process. dtype: see `plan_targets`.
+    replace: whether `target` may be there; it then stays as it is until the new one is whole.
 
     Raises PeriodicError with what to change; `target` then does not exist, and what was done
     stays beside it for `resume`.
@@ -121,7 +123,7 @@ def reshard(
         {"dtype": dtype, "ignore": tuple(ignore)},
         (shard_bytes, unit_bytes, task_bytes),
     )
-    with Staging(target) as staging:
+    with Staging(target, replace=replace) as staging:
         known = staging.begin(work.layout, _fingerprint(work), resume=resume)
         with _workers(work, staging, workers, address) as pool:
             results = _convert(work, pool, staging, known, on_progress)

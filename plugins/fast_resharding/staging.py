@@ -22,7 +22,8 @@ from miles_periodic.plugins.fast_resharding.settings import SLUG
 from miles_periodic.plugins.fast_resharding.shard_layout import Layout
 from miles_periodic.plugins.fast_resharding.worker import TaskDone, write_error
 
-_LOCK, _PLAN, _JOURNAL, _CONTENT = "lock", "plan.json", "done.jsonl", "content"
+_LOCK, _PLAN, _JOURNAL = "lock", "plan.json", "done.jsonl"
+_CONTENT, _BEFORE = "content", "before"
 
 
 def staging_folder(target: Path) -> Path:
@@ -30,17 +31,21 @@ def staging_folder(target: Path) -> Path:
 
 
 class Staging:
-    """Use it in a `with` block, which holds the lock; what was made stays until it is published."""
+    """Use it in a `with` block, which holds the lock; what was made stays until it is published.
 
-    def __init__(self, target: Path) -> None:
+    replace: whether the target may be there; what it was goes once the new one has its name.
+    """
+
+    def __init__(self, target: Path, *, replace: bool = False) -> None:
         self.target = target
+        self._replace = replace
         self.folder = staging_folder(target)
         self.content = self.folder / _CONTENT
         self._lock: int | None = None
         self._journal: Any = None
 
     def __enter__(self) -> Staging:
-        if os.path.lexists(self.target):
+        if os.path.lexists(self.target) and not self._replace:
             raise PeriodicError(
                 f"{self.target} exists.",
                 feature=SLUG,
@@ -71,6 +76,8 @@ class Staging:
         of an earlier run and `resume` is off, or its plan was another one.
         """
         left = self.folder / _PLAN
+        if self._replace and not resume:
+            left.unlink(missing_ok=True)
         if left.exists() and not resume:
             raise PeriodicError(
                 f"An earlier run has left {self.folder} unfinished.",
@@ -143,17 +150,31 @@ class Staging:
         try:
             for path in (*self.content.iterdir(), self.content):
                 _sync(path)
-            os.rename(self.content, self.target)
+            self._rename()
         except OSError as error:
-            raise write_error(self.target, error) from error
-        try:
-            _sync(self.target.parent)
-        except OSError as error:
-            # A name that may be gone after a power cut is no published model.
-            os.rename(self.target, self.content)
             raise write_error(self.target, error) from error
         # The target is there: what cannot be cleaned up must not say otherwise.
         shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _rename(self) -> None:
+        """The content under the target's name; what had it before is back where that fails."""
+        before = self.folder / _BEFORE
+        replaces = self._replace and os.path.lexists(self.target)
+        if replaces:
+            shutil.rmtree(before, ignore_errors=True)
+            os.rename(self.target, before)
+        try:
+            os.rename(self.content, self.target)
+            try:
+                _sync(self.target.parent)
+            except OSError:
+                # A name that may be gone after a power cut is no published model.
+                os.rename(self.target, self.content)
+                raise
+        except OSError:
+            if replaces:
+                os.rename(before, self.target)
+            raise
 
     def _take_lock(self) -> None:
         path = self.folder / _LOCK

@@ -59,8 +59,15 @@ def test_the_task_of_a_worker_that_was_killed_is_done_by_another(places, monkeyp
     assert same(written(target), state(CONFIG))
 
 
-def test_more_workers_than_the_cluster_has_cpus_are_refused_instead_of_waited_for(places):
+def test_more_workers_than_the_cluster_has_cpus_are_refused_instead_of_waited_for(
+    places, monkeypatch
+):
+    import ray
+
     source, target, model = places
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", lambda **_: None)
+    monkeypatch.setattr(ray, "shutdown", lambda: None)
     with pytest.raises(PeriodicError, match="(?s)too few CPUs.*--workers 2"):
         reshard(source, target, config=model, **(SMALL | {"workers": 3}))
     assert not target.exists()

@@ -44,6 +44,7 @@ def test_the_hooks_are_these():
         "complete_arguments",
         "data_parallel_rank",
         "expected_prefix_tokens",
+        "export_checkpoint",
         "generate_request_fields",
         "offloaded_optimizer",
         "reaches_into_sessions",
@@ -74,6 +75,7 @@ def test_the_hooks_that_only_one_feature_may_answer_are_these():
         "checkpoint_waves",
         "data_parallel_rank",
         "expected_prefix_tokens",
+        "export_checkpoint",
         "offloaded_optimizer",
         "routed_experts_for_training",
         "routed_experts_of_pair",
@@ -102,6 +104,7 @@ def test_the_features_and_their_settings_are_these():
             "max_rank_bytes",
             "prove_round_trip",
         ],
+        "fast-resharding": ["stop_on_failure", "verify", "workers"],
         "fused-linear-cross-entropy": ["chunk_tokens", "chunk_vocabulary", "kernel"],
         "kv-preservation": ["max_off_policy_steps", "pause_in_place", "prove_salt", "salt"],
         "request-routing": [
