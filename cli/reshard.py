@@ -63,6 +63,14 @@ def reshard_command(
             "stored; or a type such as bfloat16. Router biases stay FP32 but for source."
         ),
     ] = FROM_ORIGIN,
+    quantize: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SCHEME",
+            help="fp8: matrices of attention, MLPs and experts as E4M3 in blocks of 128 by 128 "
+            "with FP32 scales, the form of DeepSeek-V3's own files.",
+        ),
+    ] = None,
     ignore: Annotated[
         list[str] | None,
         typer.Option(
@@ -103,6 +111,7 @@ def reshard_command(
             workers=workers,
             address=address,
             dtype=dtype,
+            quantize=quantize,
             ignore=ignore or (),
             verify=verify,
             resume=resume,

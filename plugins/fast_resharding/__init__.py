@@ -11,6 +11,7 @@ origin             names and element types of the model that training started fr
 families           models as tables of names and splits
 matching           which rule each tensor falls under
 planner            targets, each with what fills it
+quantising         matrices in blocks of FP8
 shard_layout       headers, index and byte ranges, before a tensor is read
 tasks              stretches of shards for workers
 source_reader      exactly the bytes that are asked for

@@ -9,6 +9,7 @@ import numpy as np
 
 from miles_periodic.hooks.errors import PeriodicError
 from miles_periodic.plugins.fast_resharding.element_types import element_type
+from miles_periodic.plugins.fast_resharding.quantising import quantise
 from miles_periodic.plugins.fast_resharding.settings import SLUG
 from miles_periodic.plugins.fast_resharding.source_reader import SourceReader
 from miles_periodic.plugins.fast_resharding.tasks import Reading, Segment, Unit, source_box
@@ -60,11 +61,14 @@ def _place(unit: Unit, reading: Reading, segment: Segment, out: np.ndarray) -> n
 
 def _as_type(unit: Unit, stored: np.ndarray) -> np.ndarray:
     """The values in the unit's type, a few at a time: what is checked on the way stays small."""
-    if unit.element == unit.source_element:
+    if unit.element == unit.source_element and not unit.is_quantised:
         return stored
     import torch
 
-    values = torch.from_numpy(stored).view(getattr(torch, unit.source_element)).reshape(-1)
+    values = torch.from_numpy(stored).view(getattr(torch, unit.source_element))
+    if unit.is_quantised:
+        return quantise(values, unit.target)
+    values = values.reshape(-1)
     changed = torch.empty(values.shape, dtype=getattr(torch, unit.element))
     for start in range(0, len(values), _VALUES_AT_ONCE):
         part = slice(start, start + _VALUES_AT_ONCE)

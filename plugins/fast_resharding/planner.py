@@ -18,6 +18,12 @@ from miles_periodic.plugins.fast_resharding.matching import Match, match_sources
 from miles_periodic.plugins.fast_resharding.model_config import ModelConfig
 from miles_periodic.plugins.fast_resharding.naming import some
 from miles_periodic.plugins.fast_resharding.origin import Origin
+from miles_periodic.plugins.fast_resharding.quantising import (
+    QUANTISED,
+    SCALE,
+    check_scheme,
+    num_blocks,
+)
 from miles_periodic.plugins.fast_resharding.settings import SLUG
 
 FROM_ORIGIN = "origin"
@@ -43,14 +49,27 @@ class Piece:
 
 
 @dataclass(frozen=True)
+class Scales:
+    """What a quantised target is multiplied with, block by block: a tensor beside it."""
+
+    name: str
+    shape: tuple[int, int]
+
+    @property
+    def num_bytes(self) -> int:
+        return prod(self.shape) * SCALE.itemsize
+
+
+@dataclass(frozen=True)
 class Target:
-    """One tensor to write."""
+    """One tensor to write, and what belongs to it."""
 
     name: str
     shape: tuple[int, ...]
     element: ElementType
     source_element: ElementType
     pieces: tuple[Piece, ...]
+    scales: Scales | None = None
 
     @property
     def num_bytes(self) -> int:
@@ -86,6 +105,7 @@ class _Wanted:
     shape: tuple[int, ...]
     element: str | None
     copy_of: str = ""
+    quantises: bool = False
 
 
 def plan_targets(
@@ -96,11 +116,13 @@ def plan_targets(
     *,
     dtype: str = FROM_ORIGIN,
     ignore: Iterable[str] = (),
+    quantize: str | None = None,
 ) -> Plan:
     """All targets of a checkpoint.
 
     dtype: `origin` (the type that each tensor has there, else what the family or the config
     says), `source` (as stored) or the name of a type for all but those that the family fixes.
+    quantize: a scheme of quantising.py for the matrices that the family names, or None.
     """
     rules = family.rules(config)
     matched = match_sources(checkpoint, rules, ignore)
@@ -121,6 +143,10 @@ def plan_targets(
         )
         for name in sorted(wanted, key=lambda name: wanted[name].order)
     ]
+    if quantize is not None:
+        check_scheme(quantize)
+        targets = [quantised(t) if wanted[t.name].quantises else t for t in targets]
+        _check_quantised(targets, family)
     return Plan(tuple(targets), _reading(checkpoint, matched.matches, matched.ignored))
 
 
@@ -141,7 +167,7 @@ def _wanted(rules: Sequence[Rule], origin: Origin) -> dict[str, _Wanted]:
 
 def _names(rule, part, layer, expert, origin, order) -> Iterator[tuple[str, _Wanted]]:
     name, shape = rule.target(part, layer, expert), rule.target_shape(part)
-    yield name, _Wanted(order, shape, part.element)
+    yield name, _Wanted(order, shape, part.element, quantises=part.quantises)
     for copy in part.copies:
         if copy in origin.names:
             yield copy, _Wanted((*order, copy), shape, part.element, copy_of=name)
@@ -273,6 +299,22 @@ def _target(
             remedy="Keep it as it is stored with --dtype source.",
         )
     return Target(name, wanted.shape, element, source, tuple(pieces))
+
+
+def _check_quantised(targets: Sequence[Target], family: Family) -> None:
+    if not any(target.scales for target in targets):
+        raise PeriodicError(
+            f"The family {family.name} names no matrices that are quantised in blocks.",
+            feature=SLUG,
+            remedy="Leave --quantize out.",
+        )
+
+
+def quantised(target: Target) -> Target:
+    """The target in blocks of FP8, with its scales."""
+    rows, columns = target.shape
+    scales = Scales(f"{target.name}_scale_inv", num_blocks(rows, columns))
+    return replace(target, element=QUANTISED, scales=scales)
 
 
 def _element(

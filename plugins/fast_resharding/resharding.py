@@ -21,6 +21,7 @@ from miles_periodic.plugins.fast_resharding.local_workers import LocalWorkers
 from miles_periodic.plugins.fast_resharding.model_config import CONFIG, ModelConfig, read_config
 from miles_periodic.plugins.fast_resharding.origin import read_origin
 from miles_periodic.plugins.fast_resharding.planner import FROM_ORIGIN, Plan, plan_targets
+from miles_periodic.plugins.fast_resharding.quantising import CONFIG_ENTRY
 from miles_periodic.plugins.fast_resharding.settings import SHARD_BYTES, TASK_BYTES, UNIT_BYTES
 from miles_periodic.plugins.fast_resharding.shard_layout import Layout, lay_out
 from miles_periodic.plugins.fast_resharding.staging import Staging, files_to_carry
@@ -92,6 +93,7 @@ def reshard(
     workers: int = 0,
     address: str | None = None,
     dtype: str = FROM_ORIGIN,
+    quantize: str | None = None,
     ignore: Iterable[str] = (),
     verify: bool = False,
     resume: bool = False,
@@ -107,7 +109,7 @@ def reshard(
     config: folder of the model in Hugging Face's form; its weights, where they are there, say
     names and element types. model_type: a family, where the config's own is not it. changes: to
     keys of its config.json. workers: Ray actors, on the cluster at `address` or one that is
-    started here; 0 for threads of this process. dtype: see `plan_targets`.
+    started here; 0 for threads of this process. dtype, quantize: see `plan_targets`.
     replace: whether `target` may be there; it then stays as it is until the new one is whole.
 
     Raises PeriodicError with what to change; `target` then does not exist, and what was done
@@ -120,7 +122,7 @@ def reshard(
         read_config(Path(config).absolute(), changes),
         model_type,
         tuple(all_families() if families is None else families),
-        {"dtype": dtype, "ignore": tuple(ignore)},
+        {"dtype": dtype, "quantize": quantize, "ignore": tuple(ignore)},
         (shard_bytes, unit_bytes, task_bytes),
     )
     with Staging(target, replace=replace) as staging:
@@ -257,27 +259,29 @@ def _write_rest(work: _Work, staging: Staging, checksums: Mapping[int, Sequence[
 
 
 def _published_config(work: _Work) -> bytes:
-    """The config with what a user changed, and without a quantisation that was not written.
+    """The config with what a user changed, and with the quantisation that was written, if any.
 
-    Its element type is the one that most of the model has.
+    Its element type is the one that most of what is not quantised has.
     """
     values = {k: v for k, v in work.config.values.items() if k != "quantization_config"}
     sizes: Counter[str] = Counter()
     for target in work.plan.targets:
-        sizes[target.element.name] += target.num_bytes
+        sizes[target.element.name] += 0 if target.scales else target.num_bytes
+        if target.scales:
+            values["quantization_config"] = CONFIG_ENTRY
     (most, _), *_ = sizes.most_common(1)
     values["torch_dtype" if "torch_dtype" in values else "dtype"] = most
     return (json.dumps(values, indent=2) + "\n").encode()
 
 
 def _manifest(work: _Work, checksums: Mapping[int, Sequence[str]]) -> dict[str, Any]:
-    """Every shard's stretches: [first byte, bytes, XXH3-64]."""
+    """Every shard's stretches: [[[first byte, bytes], …], XXH3-64 of them together]."""
     shards: dict[str, dict[str, Any]] = {
         shard.name: {"bytes": shard.num_bytes, "stretches": []} for shard in work.layout.shards
     }
     for task in work.tasks:
         for unit, found in zip(task.units, checksums[task.number], strict=True):
-            shards[unit.shard]["stretches"].append([unit.start, unit.num_bytes, found])
+            shards[unit.shard]["stretches"].append([unit.extents, found])
     return {
         "schema": 1,
         "source": str(work.checkpoint.folder),
@@ -295,7 +299,7 @@ def _report(
         source=str(work.checkpoint.folder),
         target=str(target),
         family=work.family.name,
-        num_tensors=len(work.plan.targets),
+        num_tensors=work.layout.num_tensors,
         num_shards=len(work.layout.shards),
         num_tasks=len(work.tasks),
         num_workers=num_workers,

@@ -16,7 +16,8 @@ from typing import NamedTuple
 from miles_periodic.plugins.fast_resharding.boxes import Box
 from miles_periodic.plugins.fast_resharding.dcp_checkpoint import Chunk, SourceTensor
 from miles_periodic.plugins.fast_resharding.planner import Piece, Target
-from miles_periodic.plugins.fast_resharding.shard_layout import Layout
+from miles_periodic.plugins.fast_resharding.quantising import BLOCK, SCALE
+from miles_periodic.plugins.fast_resharding.shard_layout import Layout, Shard
 
 
 class Segment(NamedTuple):
@@ -44,18 +45,26 @@ class Reading:
 class Unit:
     """Rows of one target: what is read, checksummed and written in one go.
 
-    start: its first byte in `shard`. first_row: of the target. shape: of these rows.
+    extents: (first byte, bytes) in `shard` of the rows, then of their scales where the target is
+    quantised. first_row: of the target. shape: of these rows.
     """
 
     target: str
     shard: str
-    start: int
+    extents: tuple[tuple[int, int], ...]
     first_row: int
     shape: tuple[int, ...]
     element: str
     source_element: str
-    num_bytes: int
     readings: tuple[Reading, ...]
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(num_bytes for _, num_bytes in self.extents)
+
+    @property
+    def is_quantised(self) -> bool:
+        return len(self.extents) > 1
 
 
 @dataclass(frozen=True)
@@ -77,7 +86,8 @@ def make_tasks(
 ) -> list[Task]:
     """Tasks of about `task_bytes` each, of neighbouring units, so of like size for any model.
 
-    A unit is at most `unit_bytes` in its source's and in its target's element type, or one row.
+    A unit is at most `unit_bytes` in its source's and in its target's element type, or one row, or
+    one row of blocks where the target is quantised.
     """
     chunks = _ChunksByMember(sources)
     tasks: list[Task] = []
@@ -107,24 +117,36 @@ def segments(piece: Piece, first_row: int, num_rows: int) -> Iterator[Segment]:
 
 def _units(layout: Layout, chunks: _ChunksByMember, unit_bytes: int) -> Iterator[Unit]:
     for shard in layout.shards:
-        for target, start in zip(shard.targets, shard.starts, strict=True):
-            row_elements = prod(target.shape[1:])
-            wider = max(target.element.itemsize, target.source_element.itemsize)
-            most = max(1, unit_bytes // max(1, row_elements * wider))
-            row_bytes = row_elements * target.element.itemsize
+        for target in shard.targets:
+            most = _most_rows(target, unit_bytes)
             for first in range(0, target.shape[0], most):
                 rows = min(most, target.shape[0] - first)
                 yield Unit(
                     target.name,
                     shard.name,
-                    start + first * row_bytes,
+                    tuple(_extents(target, shard, first, rows)),
                     first,
                     (rows, *target.shape[1:]),
                     target.element.name,
                     target.source_element.name,
-                    rows * row_bytes,
                     tuple(_readings(target, first, rows, chunks)),
                 )
+
+
+def _most_rows(target: Target, unit_bytes: int) -> int:
+    """Rows of a unit: at least one, or one row of blocks."""
+    wider = max(target.element.itemsize, target.source_element.itemsize)
+    most = unit_bytes // max(1, prod(target.shape[1:]) * wider)
+    return max(BLOCK, most // BLOCK * BLOCK) if target.scales else max(1, most)
+
+
+def _extents(target: Target, shard: Shard, first: int, rows: int) -> Iterator[tuple[int, int]]:
+    row_bytes = prod(target.shape[1:]) * target.element.itemsize
+    yield shard.starts[target.name] + first * row_bytes, rows * row_bytes
+    if target.scales:
+        row_bytes = target.scales.shape[1] * SCALE.itemsize
+        start = shard.starts[target.scales.name] + first // BLOCK * row_bytes
+        yield start, -(-rows // BLOCK) * row_bytes
 
 
 def _readings(target: Target, first: int, rows: int, chunks: _ChunksByMember) -> Iterator[Reading]:

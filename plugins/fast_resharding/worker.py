@@ -74,7 +74,7 @@ class Worker:
                     raise PeriodicError(
                         f"Reading {unit.target} again from the {side} gives other bytes.",
                         feature=SLUG,
-                        target=f"{unit.shard} at {unit.start:,}, {unit.num_bytes:,} bytes",
+                        target=f"{unit.shard} at {unit.extents[0][0]:,}, {unit.num_bytes:,} bytes",
                         expected=expected,
                         found=found,
                         remedy="Check the disk that the file lies on, then convert again.",
@@ -97,7 +97,9 @@ class Worker:
         return unit_bytes(unit, self._reader, self._buffer)
 
     def _checksum_in_target(self, unit: Unit) -> str:
-        return checksum(os.pread(self._shard(unit), unit.num_bytes, unit.start))
+        shard = self._shard(unit)
+        parts = [os.pread(shard, num_bytes, start) for start, num_bytes in unit.extents]
+        return checksum(parts[0] if len(parts) == 1 else b"".join(parts))
 
     def _shard(self, unit: Unit) -> int:
         if unit.shard not in self._shards:
@@ -112,13 +114,19 @@ class Worker:
                 raise write_error(self._target / shard, error) from error
 
     def _write(self, unit: Unit, data: memoryview) -> None:
-        done = 0
         try:
-            shard = self._shard(unit)
-            while done < len(data):
-                done += os.pwrite(shard, data[done:], unit.start + done)
+            shard, taken = self._shard(unit), 0
+            for start, num_bytes in unit.extents:
+                _write_all(shard, data[taken : taken + num_bytes], start)
+                taken += num_bytes
         except OSError as error:
             raise write_error(self._target / unit.shard, error) from error
+
+
+def _write_all(file: int, data: memoryview, start: int) -> None:
+    done = 0
+    while done < len(data):
+        done += os.pwrite(file, data[done:], start + done)
 
 
 def memory_bound_bytes(largest_unit_bytes: int) -> int:

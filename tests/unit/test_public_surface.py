@@ -152,6 +152,7 @@ def test_the_commands_and_their_options_are_these():
             "--ignore",
             "--json",
             "--model-type",
+            "--quantize",
             "--resume",
             "--set",
             "--shard-bytes",

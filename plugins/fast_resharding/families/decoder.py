@@ -64,13 +64,18 @@ def grouped_attention(
     size, groups = config.head_size, config.num_groups
     heads = config.num_heads // groups
     kinds = ("weight", "bias") if bias else ("weight",)
+
+    def part(which: str, kind: str, rows: int) -> Part:
+        name = f"{TARGET}.self_attn.{which}_proj.{kind}"
+        return Part(name, rows, quantises=kind == "weight")
+
     rules = [
         Rule(
             f"{SOURCE}.self_attention.linear_qkv.{kind}",
             (
-                Part(f"{TARGET}.self_attn.q_proj.{kind}", heads * size),
-                Part(f"{TARGET}.self_attn.k_proj.{kind}", size),
-                Part(f"{TARGET}.self_attn.v_proj.{kind}", size),
+                part("q", kind, heads * size),
+                part("k", kind, size),
+                part("v", kind, size),
             ),
             (config.hidden,) if kind == "weight" else (),
             groups,
@@ -79,8 +84,9 @@ def grouped_attention(
     ]
     output = f"{SOURCE}.self_attention.linear_proj"
     target = f"{TARGET}.self_attn.o_proj"
+    columns = config.num_heads * size
     rules.append(
-        whole(f"{output}.weight", f"{target}.weight", config.hidden, config.num_heads * size)
+        whole(f"{output}.weight", f"{target}.weight", config.hidden, columns, quantises=True)
     )
     if output_bias:
         rules.append(whole(f"{output}.bias", f"{target}.bias", config.hidden))
@@ -96,9 +102,9 @@ def gated(source: str, target: str, inner: int, hidden: int, experts: int = 0) -
 
     source, target: names of the module. experts: how many of it there are.
     """
-    gate = Part(f"{target}.gate_proj.weight", inner)
-    up = Part(f"{target}.up_proj.weight", inner)
-    down = Part(f"{target}.down_proj.weight", hidden)
+    gate = Part(f"{target}.gate_proj.weight", inner, quantises=True)
+    up = Part(f"{target}.up_proj.weight", inner, quantises=True)
+    down = Part(f"{target}.down_proj.weight", hidden, quantises=True)
     return [
         Rule(f"{source}.linear_fc1.weight", (gate, up), (hidden,), experts=experts),
         Rule(f"{source}.linear_fc1.weight_w", (gate,), (hidden,), experts=experts),

@@ -48,6 +48,7 @@ def latent_attention(config: ModelConfig) -> list[Rule]:
             f"{target}.kv_a_proj_with_mqa.weight",
             latent + rope,
             hidden,
+            quantises=True,
         ),
         *_latent_norm("kv", latent),
         whole(
@@ -55,20 +56,32 @@ def latent_attention(config: ModelConfig) -> list[Rule]:
             f"{target}.kv_b_proj.weight",
             heads * (plain + value),
             latent,
+            quantises=True,
         ),
-        whole(f"{source}.linear_proj.weight", f"{target}.o_proj.weight", hidden, heads * value),
+        whole(
+            f"{source}.linear_proj.weight",
+            f"{target}.o_proj.weight",
+            hidden,
+            heads * value,
+            quantises=True,
+        ),
     ]
 
 
 def _queries(config: ModelConfig, rows: int) -> list[Rule]:
     source, target = f"{SOURCE}.self_attention", f"{TARGET}.self_attn"
     rank, hidden = config.count("q_lora_rank"), config.hidden
+
+    def matrix(which: str, name: str, *shape: int) -> Rule:
+        names = f"{source}.linear_{which}.weight", f"{target}.{name}.weight"
+        return whole(*names, *shape, quantises=True)
+
     if not rank:
-        return [whole(f"{source}.linear_q_proj.weight", f"{target}.q_proj.weight", rows, hidden)]
+        return [matrix("q_proj", "q_proj", rows, hidden)]
     return [
-        whole(f"{source}.linear_q_down_proj.weight", f"{target}.q_a_proj.weight", rank, hidden),
+        matrix("q_down_proj", "q_a_proj", rank, hidden),
         *_latent_norm("q", rank),
-        whole(f"{source}.linear_q_up_proj.weight", f"{target}.q_b_proj.weight", rows, rank),
+        matrix("q_up_proj", "q_b_proj", rows, rank),
     ]
 
 

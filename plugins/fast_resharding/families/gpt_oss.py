@@ -19,6 +19,7 @@ from miles_periodic.plugins.fast_resharding.families.table import (
     Rule,
     Stacked,
     in_layers,
+    plain,
     whole,
 )
 from miles_periodic.plugins.fast_resharding.model_config import ModelConfig
@@ -28,7 +29,7 @@ def rules(config: ModelConfig) -> list[Rule]:
     num_experts = config.num_experts
     router = f"{TARGET}.mlp.router"
     layer = [
-        *grouped_attention(config, bias=True, output_bias=True),
+        *plain(grouped_attention(config, bias=True, output_bias=True)),
         whole(
             f"{SOURCE}.self_attention.core_attention.softmax_offset",
             f"{TARGET}.self_attn.sinks",

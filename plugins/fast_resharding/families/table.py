@@ -35,7 +35,8 @@ class Part:
 
     target: a name with `{layer}` and `{expert}`. stacked: None where the rows alone are the
     target. element: the one type that the target may have, else None. copies: further names that
-    are written where the origin has them.
+    are written where the origin has them. quantises: whether it is among the matrices that a
+    quantised model of the family holds in blocks.
     """
 
     target: str
@@ -43,6 +44,7 @@ class Part:
     stacked: Stacked | None = None
     element: str | None = None
     copies: tuple[str, ...] = ()
+    quantises: bool = False
 
 
 @dataclass(frozen=True)
@@ -112,6 +114,17 @@ def renamed(prefix: str, rules: Sequence[Rule], *, instead_of: str) -> list[Rule
     return [replace(rule, source=rule.source.replace(instead_of, prefix, 1)) for rule in rules]
 
 
-def whole(source: str, target: str, *shape: int, element: str | None = None) -> Rule:
+def plain(rules: Sequence[Rule]) -> list[Rule]:
+    """The rules of a family that has no matrices in blocks."""
+    return [
+        replace(rule, parts=tuple(replace(part, quantises=False) for part in rule.parts))
+        for rule in rules
+    ]
+
+
+def whole(
+    source: str, target: str, *shape: int, element: str | None = None, quantises: bool = False
+) -> Rule:
     """A source that is one target."""
-    return Rule(source, (Part(target, shape[0], element=element),), shape[1:])
+    part = Part(target, shape[0], element=element, quantises=quantises)
+    return Rule(source, (part,), shape[1:])

@@ -1,5 +1,7 @@
 """Every family against the names, shapes and types that transformers itself writes."""
 
+import re
+
 import pytest
 import torch
 from megatron_states import write_source
@@ -90,6 +92,24 @@ def test_a_family_gives_back_the_model_that_transformers_wrote(written, how, tmp
     assert found.keys() == expected.keys()
     for key, tensor in expected.items():
         assert found[key].dtype == tensor.dtype and torch.equal(found[key], tensor), key
+
+
+def test_every_family_but_gpt_oss_names_what_a_quantised_model_holds_in_blocks(written, tmp_path):
+    name, folder, expected = written
+    write_source(tmp_path / "source", expected, MODELS[name]["num_key_value_heads"])
+
+    def convert():
+        reshard(tmp_path / "source", tmp_path / "target", config=folder, quantize="fp8")
+
+    if name.startswith("gpt_oss"):
+        with pytest.raises(PeriodicError, match="(?s)names no matrices.*Leave --quantize out"):
+            convert()
+        return
+    convert()
+    found = load_file(tmp_path / "target" / "model.safetensors")
+    in_blocks = {name for name in found if found[name].dtype == torch.float8_e4m3fn}
+    assert in_blocks == {n for n in expected if re.search(r"_(proj|with_mqa)\.weight$", n)}
+    assert all(found[f"{name}_scale_inv"].dtype == torch.float32 for name in in_blocks)
 
 
 def test_every_family_has_a_model_here():
