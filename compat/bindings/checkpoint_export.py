@@ -30,7 +30,12 @@ def export(wrapped, instance, args, kwargs):
         _finish_save()
     outcome = _told_by_first_rank(lambda: _exported(wrapped, call["args"], call["rollout_id"]))
     if isinstance(outcome, str):
-        raise PeriodicError(outcome)
+        raise PeriodicError(
+            f"The first rank could not export the checkpoint: {outcome}.",
+            feature="fast-resharding",
+            remedy="Change what it names; the checkpoint itself is whole, and `miles reshard` "
+            "converts it.",
+        )
     return wrapped(*args, **kwargs) if outcome is None else None
 
 
