@@ -1,0 +1,316 @@
+"""Edits of a module by its structure: a statement is found by what it does, never by its text.
+
+An edit says where (`in`, the qualified name of a function or class; `at`, one statement in it), what
+(`do`) and the new code. Formatting, comments and everything around the statement may change; where
+the statement itself is gone, or two are like it, the edit is refused.
+
+    do           at          what happens
+    import       –           the import is added, or joined with one of the same module
+    before       statement   the code stands in front of it
+    after        statement   the code stands behind it
+    replace      statement   the code stands in its place
+    branch       an if       `if` becomes `elif`, and the code's own `if` stands in front
+    append       –           the code stands at the end of the body of `in`, or of the module
+    parameter    –           the function `in` takes one more parameter, after its others
+    expression   –           the one expression equal to `old` becomes the code
+    line         –           of a text that is no Python: the code stands behind the one line with `old`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import libcst as cst
+from libcst.codemod import CodemodContext
+from libcst.codemod.visitors import AddImportsVisitor
+
+#: The compound statements of which only the head is searched: their bodies are searched one by one.
+_COMPOUND = (cst.If, cst.For, cst.While, cst.With, cst.Try, cst.FunctionDef, cst.ClassDef)
+
+
+class NotFound(ValueError):
+    """An edit's place is not in the module, or not there once."""
+
+    def __init__(self, target: str, expected: str, found: str) -> None:
+        super().__init__(f"{target}: expected {expected}, found {found}")
+        self.target, self.expected, self.found = target, expected, found
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """Which statement is meant; every word that is given must hold, and one statement alone may fit.
+
+    defines: a function or class it defines. assigns: a name it assigns. calls: a function it calls, by its last name. tests: a name in the
+    test of an `if`. passes: a string among its arguments. holds: a name anywhere in it, its body
+    included.
+    """
+
+    defines: str = ""
+    assigns: str = ""
+    calls: str = ""
+    tests: str = ""
+    passes: str = ""
+    holds: str = ""
+
+    def __str__(self) -> str:
+        words = (f"{name} {value}" for name in self.__slots__ if (value := getattr(self, name)))
+        return f"one statement that {' and '.join(words)}"
+
+    def fits(self, node: cst.CSTNode) -> bool:
+        """Whether this node of a module is such a statement."""
+        if self.tests and not (isinstance(node, cst.If) and self.tests in _names(node.test)):
+            return False
+        head = _head(node)
+        return (
+            (not self.defines or self.defines == _defined(node))
+            and (not self.assigns or self.assigns in _assigned(node))
+            and (not self.calls or self.calls in _called(head))
+            and (not self.passes or self.passes in _strings(head))
+            and (not self.holds or self.holds in _names(node))
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """One edit of one file; the fields are those of a contribution's file."""
+
+    file: str
+    do: str
+    code: str
+    within: str = ""
+    at: Statement = field(default_factory=Statement)
+    old: str = ""
+
+    @property
+    def target(self) -> str:
+        """What it changes, for messages."""
+        return f"{self.file}:{self.within}" if self.within else self.file
+
+
+def edited(text: str, edits: Sequence[Edit]) -> str:
+    """The module's text after those edits; NotFound names the first that finds no place."""
+    for edit in edits:
+        if edit.do == "line":
+            text = _line(text, edit)
+        else:
+            text = _DOINGS[edit.do](cst.parse_module(text), edit).code
+    return text
+
+
+def doings() -> Sequence[str]:
+    """What an edit can do."""
+    return (*_DOINGS, "line")
+
+
+def _line(text: str, edit: Edit) -> str:
+    lines = text.splitlines(keepends=True)
+    found = [number for number, line in enumerate(lines, 1) if edit.old in line]
+    if len(found) != 1:
+        has = f"{len(found)} of them" if found else "none"
+        raise NotFound(edit.target, f"one line with {edit.old}", has)
+    lines.insert(found[0], edit.code.rstrip("\n") + "\n")
+    return "".join(lines)
+
+
+def _import(module: cst.Module, edit: Edit) -> cst.Module:
+    context = CodemodContext()
+    for line in cst.parse_module(edit.code).body:
+        (statement,) = line.body
+        if isinstance(statement, cst.ImportFrom):
+            source = cst.Module([]).code_for_node(statement.module)
+            for alias in statement.names:
+                AddImportsVisitor.add_needed_import(context, source, alias.evaluated_name)
+        else:
+            for alias in statement.names:
+                AddImportsVisitor.add_needed_import(context, alias.evaluated_name)
+    return AddImportsVisitor(context).transform_module(module)
+
+
+def _before(module: cst.Module, edit: Edit) -> cst.Module:
+    return _put(module, edit, lambda found: [*_statements(edit.code), found])
+
+
+def _after(module: cst.Module, edit: Edit) -> cst.Module:
+    return _put(module, edit, lambda found: [found, *_statements(edit.code)])
+
+
+def _replace(module: cst.Module, edit: Edit) -> cst.Module:
+    return _put(module, edit, lambda found: _statements(edit.code))
+
+
+def _branch(module: cst.Module, edit: Edit) -> cst.Module:
+    (ours,) = _statements(edit.code)
+
+    def in_front(found: cst.CSTNode) -> list[cst.CSTNode]:
+        chained = found.with_changes(leading_lines=())
+        return [ours.with_changes(orelse=chained, leading_lines=found.leading_lines)]
+
+    return _put(module, edit, in_front)
+
+
+def _append(module: cst.Module, edit: Edit) -> cst.Module:
+    new = _statements(edit.code)
+    if not edit.within:
+        return module.with_changes(body=[*module.body, *new])
+    owner = _definition(module, edit)
+    block = owner.body.with_changes(body=[*owner.body.body, *new])
+    return module.deep_replace(owner, owner.with_changes(body=block))
+
+
+def _parameter(module: cst.Module, edit: Edit) -> cst.Module:
+    (stub,) = _statements(f"def stub({edit.code}): ...")
+    owner = _definition(module, edit)
+    (new,) = (*stub.params.params, *stub.params.kwonly_params)
+    group = "kwonly_params" if stub.params.kwonly_params else "params"
+    if any(each.name.value == new.name.value for each in getattr(owner.params, group)):
+        raise NotFound(edit.target, f"no parameter {new.name.value} yet", "one of that name")
+    held = getattr(owner.params, group)
+    changes: dict[str, object] = {group: [*held, new.with_changes(comma=cst.MaybeSentinel.DEFAULT)]}
+    if group == "kwonly_params" and not held:
+        changes["star_arg"] = stub.params.star_arg
+    return module.deep_replace(
+        owner, owner.with_changes(params=owner.params.with_changes(**changes))
+    )
+
+
+def _expression(module: cst.Module, edit: Edit) -> cst.Module:
+    owner = _definition(module, edit) if edit.within else module
+    old = cst.parse_expression(edit.old)
+    found = _matches(owner, lambda node: node.deep_equals(old))
+    only = _one(found, edit, f"one expression {edit.old}")
+    return module.deep_replace(only, cst.parse_expression(edit.code))
+
+
+_DOINGS: Mapping[str, Callable[[cst.Module, Edit], cst.Module]] = {
+    "import": _import,
+    "before": _before,
+    "after": _after,
+    "replace": _replace,
+    "branch": _branch,
+    "append": _append,
+    "parameter": _parameter,
+    "expression": _expression,
+}
+
+
+def _put(
+    module: cst.Module, edit: Edit, new: Callable[[cst.CSTNode], list[cst.CSTNode]]
+) -> cst.Module:
+    """The module with other statements in the place of the one that the edit means."""
+    owner = _definition(module, edit) if edit.within else module
+    found = _matches(owner, lambda node: _is_statement(node) and edit.at.fits(node))
+    return module.visit(_Put(_one(found, edit, str(edit.at)), new))
+
+
+class _Put(cst.CSTTransformer):
+    def __init__(self, target: cst.CSTNode, new: Callable[[cst.CSTNode], list[cst.CSTNode]]):
+        super().__init__()
+        self._target, self._new = target, new
+
+    def on_leave(self, original_node, updated_node):
+        if original_node is self._target:
+            return cst.FlattenSentinel(self._new(updated_node))
+        return super().on_leave(original_node, updated_node)
+
+
+def _one(found: Sequence[cst.CSTNode], edit: Edit, expected: str) -> cst.CSTNode:
+    if len(found) != 1:
+        raise NotFound(edit.target, expected, f"{len(found)} of them" if found else "none")
+    return found[0]
+
+
+def _definition(module: cst.Module, edit: Edit) -> cst.FunctionDef | cst.ClassDef:
+    body: Sequence[cst.CSTNode] = module.body
+    found: cst.CSTNode | None = None
+    for name in edit.within.split("."):
+        named = [
+            node
+            for node in body
+            if isinstance(node, cst.FunctionDef | cst.ClassDef) and node.name.value == name
+        ]
+        found = _one(named, edit, f"one definition of {name}")
+        body = found.body.body
+    return found
+
+
+def _statements(code: str) -> list[cst.CSTNode]:
+    module = cst.parse_module(code.rstrip() + "\n")
+    first, *rest = module.body
+    lead = [*module.header, *first.leading_lines]
+    # A blank line at the start is one of the code only where two of them are written.
+    lead = [each if each.comment else each.with_changes(indent=False) for each in lead]
+    return [first.with_changes(leading_lines=lead), *rest]
+
+
+def _is_statement(node: cst.CSTNode) -> bool:
+    return isinstance(node, (cst.SimpleStatementLine, *_COMPOUND))
+
+
+def _head(node: cst.CSTNode) -> cst.CSTNode:
+    """The node without the statements below it."""
+    if not isinstance(node, _COMPOUND):
+        return node
+    changes: dict[str, object] = {"body": cst.SimpleStatementSuite([cst.Pass()])}
+    if isinstance(node, cst.If | cst.For | cst.While | cst.Try):
+        changes["orelse"] = None
+    if isinstance(node, cst.Try):
+        changes |= {"handlers": [], "finalbody": cst.Finally(changes["body"])}
+    return node.with_changes(**changes)
+
+
+class _Matches(cst.CSTVisitor):
+    def __init__(self, fits: Callable[[cst.CSTNode], bool]) -> None:
+        super().__init__()
+        self._fits, self.found = fits, []
+
+    def on_visit(self, node: cst.CSTNode) -> bool:
+        if self._fits(node):
+            self.found.append(node)
+        return True
+
+
+def _matches(owner: cst.CSTNode, fits: Callable[[cst.CSTNode], bool]) -> list[cst.CSTNode]:
+    visitor = _Matches(fits)
+    owner.visit(visitor)
+    return visitor.found
+
+
+def _names(node: cst.CSTNode) -> set[str]:
+    return {each.value for each in _matches(node, lambda n: isinstance(n, cst.Name))}
+
+
+def _strings(node: cst.CSTNode) -> set[str]:
+    found = _matches(node, lambda n: isinstance(n, cst.SimpleString))
+    return {each.evaluated_value for each in found}
+
+
+def _called(node: cst.CSTNode) -> set[str]:
+    calls = _matches(node, lambda n: isinstance(n, cst.Call))
+    last = (each.func.attr if isinstance(each.func, cst.Attribute) else each.func for each in calls)
+    return {each.value for each in last if isinstance(each, cst.Name)}
+
+
+def _defined(node: cst.CSTNode) -> str:
+    return node.name.value if isinstance(node, cst.FunctionDef | cst.ClassDef) else ""
+
+
+def _assigned(node: cst.CSTNode) -> set[str]:
+    if not isinstance(node, cst.SimpleStatementLine):
+        return set()
+    names: set[str] = set()
+    for statement in node.body:
+        if isinstance(statement, cst.Assign):
+            for target in statement.targets:
+                names |= _last_names(target.target)
+        elif isinstance(statement, cst.AnnAssign | cst.AugAssign):
+            names |= _last_names(statement.target)
+    return names
+
+
+def _last_names(target: cst.BaseExpression) -> set[str]:
+    if isinstance(target, cst.Attribute):
+        return {target.attr.value}
+    if isinstance(target, cst.Tuple | cst.List):
+        return {name for each in target.elements for name in _last_names(each.value)}
+    return {target.value} if isinstance(target, cst.Name) else set()
