@@ -11,18 +11,28 @@ below the upstream's package start with its name, wherever a checkout has it. Th
     motivation, design, compatibility   parts of the description, in Markdown
 
 and then its steps in order, each a commit that leaves the tree importable: `subject`, `body`,
-`adds` (paths below `files/`) and `edit` (see edits.py).
+`adds` (paths below `files/`) and `edit`. An edit says in which `file`, where (`in`, the qualified
+name of a function or class; `at`, one statement in it), what (`do`) and the new `code`:
+
+    do           at          what happens
+    import       –           the import is added, or joined with one of the same module
+    before       statement   the code stands in front of it
+    after        statement   the code stands behind it
+    replace      statement   the code stands in its place
+    branch       an if       `if` becomes `elif`, and the code's own `if` stands in front
+    append       –           the code stands at the end of the body of `in`, or of the module
+    expression   –           the one expression equal to `old` becomes the code
+    line         –           of no Python: the code stands behind the one line that has `old`
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from miles_periodic.upstream.edits import Edit, NotFound, Statement, doings, edited
 from miles_periodic.upstream.rows import Row, ledger
 
 if sys.version_info >= (3, 11):
@@ -30,8 +40,62 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-#: Path to the text of a file, or None where there is none.
-Files = Callable[[str], str | None]
+DOES = (
+    "import",
+    "before",
+    "after",
+    "replace",
+    "branch",
+    "append",
+    "expression",
+    "line",
+)
+
+
+class NotFound(ValueError):
+    """An edit's place is not in the module, or not there once."""
+
+    def __init__(self, target: str, expected: str, found: str) -> None:
+        super().__init__(f"{target}: expected {expected}, found {found}")
+        self.target, self.expected, self.found = target, expected, found
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """Which statement is meant: every word that is given holds of it, and of no other.
+
+    defines: a function or class it defines. assigns: a name it assigns. calls: a function it
+    calls, by its last name. tests: a name in the test of an `if`. passes: a string among its
+    arguments. holds: a name anywhere in it, its body included.
+    """
+
+    defines: str = ""
+    assigns: str = ""
+    calls: str = ""
+    tests: str = ""
+    passes: str = ""
+    holds: str = ""
+
+    def __str__(self) -> str:
+        words = (f"{name} {value}" for name in self.__slots__ if (value := getattr(self, name)))
+        return f"one statement that {' and '.join(words)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """One edit of one file; the fields are those of a contribution's file."""
+
+    file: str
+    do: str
+    code: str
+    within: str = ""
+    at: Statement = field(default_factory=Statement)
+    old: str = ""
+
+    @property
+    def target(self) -> str:
+        """What it changes, for messages."""
+        return f"{self.file}:{self.within}" if self.within else self.file
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,37 +180,6 @@ def _step(table: Mapping[str, Any]) -> Step:
 def _edit(table: Mapping[str, Any]) -> Edit:
     values = dict(table)
     within, at = values.pop("in", ""), Statement(**values.pop("at", {}))
-    if values["do"] not in doings():
-        raise ValueError(f"no edit does {values['do']!r}: {', '.join(doings())}")
+    if values["do"] not in DOES:
+        raise ValueError(f"no edit does {values['do']!r}: {', '.join(DOES)}")
     return Edit(within=within, at=at, **values)
-
-
-def changed_by(contribution: Contribution, files: Files) -> Iterator[dict[str, str]]:
-    """Path to its new text, for each step in order; `files` are those of the base.
-
-    Nothing is written. NotFound says which target is not as it was when the change was written.
-    """
-    ours: dict[str, str] = {}
-
-    def now(path: str) -> str | None:
-        return ours.get(path, files(path))
-
-    for step in contribution.steps:
-        changed = {path: _added(contribution, path, now) for path in step.adds}
-        for path in dict.fromkeys(edit.file for edit in step.edits):
-            changed[path] = _edited(path, step, now)
-        ours |= changed
-        yield changed
-
-
-def _added(contribution: Contribution, path: str, files: Files) -> str:
-    if files(path) is not None:
-        raise NotFound(path, "no such file yet", "a file")
-    return contribution.text(path)
-
-
-def _edited(path: str, step: Step, files: Files) -> str:
-    text = files(path)
-    if text is None:
-        raise NotFound(path, "a file that the change edits", "no such file")
-    return edited(text, [edit for edit in step.edits if edit.file == path])

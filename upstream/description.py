@@ -48,7 +48,7 @@ def description(title: str, parts: Mapping[str, str], template: str | None) -> s
 
 
 def _filled(template: str, left: dict[str, str]) -> str:
-    """The template with parts below the headings that are for them; those are taken out of `left`."""
+    """The template with parts below the headings that are for them; they leave `left`."""
     out, end = [], 0
     for heading in _HEADING.finditer(template):
         name = next((n for n in left if re.search(_HEADINGS[n], heading[2], re.IGNORECASE)), None)

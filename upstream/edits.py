@@ -1,91 +1,21 @@
 """Edits of a module by its structure: a statement is found by what it does, never by its text.
 
-An edit says where (`in`, the qualified name of a function or class; `at`, one statement in it), what
-(`do`) and the new code. Formatting, comments and everything around the statement may change; where
-the statement itself is gone, or two are like it, the edit is refused.
-
-    do           at          what happens
-    import       –           the import is added, or joined with one of the same module
-    before       statement   the code stands in front of it
-    after        statement   the code stands behind it
-    replace      statement   the code stands in its place
-    branch       an if       `if` becomes `elif`, and the code's own `if` stands in front
-    append       –           the code stands at the end of the body of `in`, or of the module
-    parameter    –           the function `in` takes one more parameter, after its others
-    expression   –           the one expression equal to `old` becomes the code
-    line         –           of a text that is no Python: the code stands behind the one line with `old`
+Formatting, comments and everything around the statement may change; where the statement itself is
+gone, or two are like it, the edit is refused. What an edit can do is told in contributions.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 
 import libcst as cst
 from libcst.codemod import CodemodContext
 from libcst.codemod.visitors import AddImportsVisitor
 
+from miles_periodic.upstream.contributions import Edit, NotFound, Statement
+
 #: The compound statements of which only the head is searched: their bodies are searched one by one.
 _COMPOUND = (cst.If, cst.For, cst.While, cst.With, cst.Try, cst.FunctionDef, cst.ClassDef)
-
-
-class NotFound(ValueError):
-    """An edit's place is not in the module, or not there once."""
-
-    def __init__(self, target: str, expected: str, found: str) -> None:
-        super().__init__(f"{target}: expected {expected}, found {found}")
-        self.target, self.expected, self.found = target, expected, found
-
-
-@dataclass(frozen=True, slots=True)
-class Statement:
-    """Which statement is meant; every word that is given must hold, and one statement alone may fit.
-
-    defines: a function or class it defines. assigns: a name it assigns. calls: a function it calls, by its last name. tests: a name in the
-    test of an `if`. passes: a string among its arguments. holds: a name anywhere in it, its body
-    included.
-    """
-
-    defines: str = ""
-    assigns: str = ""
-    calls: str = ""
-    tests: str = ""
-    passes: str = ""
-    holds: str = ""
-
-    def __str__(self) -> str:
-        words = (f"{name} {value}" for name in self.__slots__ if (value := getattr(self, name)))
-        return f"one statement that {' and '.join(words)}"
-
-    def fits(self, node: cst.CSTNode) -> bool:
-        """Whether this node of a module is such a statement."""
-        if self.tests and not (isinstance(node, cst.If) and self.tests in _names(node.test)):
-            return False
-        head = _head(node)
-        return (
-            (not self.defines or self.defines == _defined(node))
-            and (not self.assigns or self.assigns in _assigned(node))
-            and (not self.calls or self.calls in _called(head))
-            and (not self.passes or self.passes in _strings(head))
-            and (not self.holds or self.holds in _names(node))
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Edit:
-    """One edit of one file; the fields are those of a contribution's file."""
-
-    file: str
-    do: str
-    code: str
-    within: str = ""
-    at: Statement = field(default_factory=Statement)
-    old: str = ""
-
-    @property
-    def target(self) -> str:
-        """What it changes, for messages."""
-        return f"{self.file}:{self.within}" if self.within else self.file
 
 
 def edited(text: str, edits: Sequence[Edit]) -> str:
@@ -96,11 +26,6 @@ def edited(text: str, edits: Sequence[Edit]) -> str:
         else:
             text = _DOINGS[edit.do](cst.parse_module(text), edit).code
     return text
-
-
-def doings() -> Sequence[str]:
-    """What an edit can do."""
-    return (*_DOINGS, "line")
 
 
 def _line(text: str, edit: Edit) -> str:
@@ -128,7 +53,11 @@ def _import(module: cst.Module, edit: Edit) -> cst.Module:
 
 
 def _before(module: cst.Module, edit: Edit) -> cst.Module:
-    return _put(module, edit, lambda found: [*_statements(edit.code), found])
+    def in_front(found: cst.CSTNode) -> list[cst.CSTNode]:
+        new, blank = _spaced(edit.code, found)
+        return [*new, found.with_changes(leading_lines=found.leading_lines[blank:])]
+
+    return _put(module, edit, in_front)
 
 
 def _after(module: cst.Module, edit: Edit) -> cst.Module:
@@ -136,7 +65,7 @@ def _after(module: cst.Module, edit: Edit) -> cst.Module:
 
 
 def _replace(module: cst.Module, edit: Edit) -> cst.Module:
-    return _put(module, edit, lambda found: _statements(edit.code))
+    return _put(module, edit, lambda found: _spaced(edit.code, found)[0])
 
 
 def _branch(module: cst.Module, edit: Edit) -> cst.Module:
@@ -158,22 +87,6 @@ def _append(module: cst.Module, edit: Edit) -> cst.Module:
     return module.deep_replace(owner, owner.with_changes(body=block))
 
 
-def _parameter(module: cst.Module, edit: Edit) -> cst.Module:
-    (stub,) = _statements(f"def stub({edit.code}): ...")
-    owner = _definition(module, edit)
-    (new,) = (*stub.params.params, *stub.params.kwonly_params)
-    group = "kwonly_params" if stub.params.kwonly_params else "params"
-    if any(each.name.value == new.name.value for each in getattr(owner.params, group)):
-        raise NotFound(edit.target, f"no parameter {new.name.value} yet", "one of that name")
-    held = getattr(owner.params, group)
-    changes: dict[str, object] = {group: [*held, new.with_changes(comma=cst.MaybeSentinel.DEFAULT)]}
-    if group == "kwonly_params" and not held:
-        changes["star_arg"] = stub.params.star_arg
-    return module.deep_replace(
-        owner, owner.with_changes(params=owner.params.with_changes(**changes))
-    )
-
-
 def _expression(module: cst.Module, edit: Edit) -> cst.Module:
     owner = _definition(module, edit) if edit.within else module
     old = cst.parse_expression(edit.old)
@@ -189,7 +102,6 @@ _DOINGS: Mapping[str, Callable[[cst.Module, Edit], cst.Module]] = {
     "replace": _replace,
     "branch": _branch,
     "append": _append,
-    "parameter": _parameter,
     "expression": _expression,
 }
 
@@ -199,7 +111,7 @@ def _put(
 ) -> cst.Module:
     """The module with other statements in the place of the one that the edit means."""
     owner = _definition(module, edit) if edit.within else module
-    found = _matches(owner, lambda node: _is_statement(node) and edit.at.fits(node))
+    found = _matches(owner, lambda node: _is_statement(node) and _fits(edit.at, node))
     return module.visit(_Put(_one(found, edit, str(edit.at)), new))
 
 
@@ -241,6 +153,30 @@ def _statements(code: str) -> list[cst.CSTNode]:
     # A blank line at the start is one of the code only where two of them are written.
     lead = [each if each.comment else each.with_changes(indent=False) for each in lead]
     return [first.with_changes(leading_lines=lead), *rest]
+
+
+def _spaced(code: str, found: cst.CSTNode) -> tuple[list[cst.CSTNode], int]:
+    """The code with the blank lines above `found`, and their number, where it starts with none."""
+    first, *rest = _statements(code)
+    if first.leading_lines:
+        return [first, *rest], 0
+    comments = [k for k, line in enumerate(found.leading_lines) if line.comment]
+    blank = min(comments, default=len(found.leading_lines))
+    return [first.with_changes(leading_lines=found.leading_lines[:blank]), *rest], blank
+
+
+def _fits(wanted: Statement, node: cst.CSTNode) -> bool:
+    """Whether this node of a module is such a statement."""
+    if wanted.tests and not (isinstance(node, cst.If) and wanted.tests in _names(node.test)):
+        return False
+    head = _head(node)
+    return (
+        (not wanted.defines or wanted.defines == _defined(node))
+        and (not wanted.assigns or wanted.assigns in _assigned(node))
+        and (not wanted.calls or wanted.calls in _called(head))
+        and (not wanted.passes or wanted.passes in _strings(head))
+        and (not wanted.holds or wanted.holds in _names(node))
+    )
 
 
 def _is_statement(node: cst.CSTNode) -> bool:

@@ -1,4 +1,4 @@
-"""Numbers for a description: a section of docs/benchmarks.md, or what `miles bench … --json` printed."""
+"""Numbers for a description: sections of docs/benchmarks.md, or a benchmark's result in JSON."""
 
 from __future__ import annotations
 

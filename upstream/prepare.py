@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from miles_periodic.hooks.errors import PeriodicError
+from miles_periodic.upstream.changed_files import changed_by
 from miles_periodic.upstream.checkout import Checkout, commit, git
-from miles_periodic.upstream.contributions import Contribution, changed_by
+from miles_periodic.upstream.contributions import Contribution, NotFound
 from miles_periodic.upstream.description import commit_message
-from miles_periodic.upstream.edits import NotFound
 from miles_periodic.upstream.style import CONFIGURATION, styled, tools_of
 
 TEST_TIMEOUT_SECONDS = 1800
@@ -50,7 +50,7 @@ class Tested:
 
 
 def package_root(checkout: Checkout, upstream: str) -> str | None:
-    """What stands in front of the package's name in the base, or None where it has no such package."""
+    """What stands before the package's name in the base's paths; None without such a package."""
     inside = "core/__init__.py" if upstream == "megatron" else "__init__.py"
     for root in ("", "python/"):
         if checkout.text(f"{root}{upstream}/{inside}") is not None:
@@ -106,12 +106,12 @@ def run_tests(
     packages = folder / (package_root(checkout, contribution.upstream) or ".")
     before = (checkout.base, *built.commits)
     tested: list[Tested] = []
-    for step, earlier, commit in zip(contribution.steps, before, built.commits, strict=False):
+    for step, earlier, at in zip(contribution.steps, before, built.commits, strict=False):
         if step.tests:
-            git(folder, "checkout", "--quiet", "--force", "--detach", commit)
+            git(folder, "checkout", "--quiet", "--force", "--detach", at)
             passed, with_step = _pytest(python, folder, packages, step.tests)
             git(folder, "checkout", "--quiet", "--detach", earlier)
-            git(folder, "checkout", "--quiet", commit, "--", *step.tests)
+            git(folder, "checkout", "--quiet", at, "--", *step.tests)
             still, said = _pytest(python, folder, packages, step.tests)
             tested.append(Tested(step.subject, passed, with_step, said, not still))
     return tested

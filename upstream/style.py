@@ -1,8 +1,8 @@
 """An upstream's own style: the tools that its .pre-commit-config.yaml names, with its arguments.
 
 pre-commit itself would fetch tools; here those run that are installed, and the others are named.
-A tool that changes or refuses a file as it stands in the base is not run on it: its complaints would
-not be about our change.
+A tool that changes or refuses a file as it stands in the base is not run on it: its complaints
+would not be about our change.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _TOOLS: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """One hook of the configuration: files and exclude are patterns of paths, rev is its release."""
+    """One hook of the configuration; files and exclude are patterns of paths, rev its release."""
 
     hook: str
     words: tuple[str, ...]
@@ -102,7 +102,10 @@ def tools_of(configuration: str | None) -> Iterator[Tool]:
 
 
 def styled(
-    folder: Path, changed: Mapping[str, str], before: Mapping[str, str | None], tools: Sequence[Tool]
+    folder: Path,
+    changed: Mapping[str, str],
+    before: Mapping[str, str | None],
+    tools: Sequence[Tool],
 ) -> Iterator[str]:
     """Write changed files into a work tree in its style; what was not run on which file, and why.
 

@@ -79,8 +79,8 @@ def prepare_command(
         bool,
         typer.Option(
             "--test",
-            help="Run the added tests with the change, where they must pass, and on the base, where "
-            "they must fail; both results stand in the text. $PYTEST_ADDOPTS is honoured: "
+            help="Run the tests that each step adds at that step, where they must pass, and on the "
+            "commit before, where they must fail; the text tells both. $PYTEST_ADDOPTS holds: "
             "[bold]--noconftest[/bold] where the upstream's own needs more than is installed.",
         ),
     ] = False,
@@ -106,7 +106,9 @@ def prepare_command(
         _check_is_there(change, folder)
         tested = run_tests(change, source, folder, built, python) if test else []
         _check_tests(change, tested)
-    text = description(change.title, parts_of(change, numbers, _said(change, tested)), _template(source))
+    text = description(
+        change.title, parts_of(change, numbers, _said(change, tested)), _template(source)
+    )
     if body is not None:
         body.write_text(text, encoding="utf-8")
     source.keep(name, built.commits[-1], text)
@@ -125,7 +127,9 @@ def _change(feature: str, source: Checkout, upstream: str | None) -> Contributio
             remedy=did_you_mean(feature, slugs),
         )
     here = [
-        up for up in of_feature if up in (upstream, *of_feature) and package_root(source, up) is not None
+        up
+        for up in of_feature
+        if up in (upstream, *of_feature) and package_root(source, up) is not None
     ]
     fitting = [up for up in here if upstream in (None, up)]
     if len(fitting) == 1:
@@ -167,7 +171,7 @@ def _check_is_news(change: Contribution, source: Checkout, folder: Path) -> None
             feature=change.feature,
             tree=f"{source.folder} at {source.base[:12]}",
             found="; ".join(map(str, verdict.evidence)),
-            remedy="Send nothing. Run `miles upstream show` to see what that means for the feature.",
+            remedy=f"Send nothing. Run `miles upstream show {change.row}`, and refresh the ledger.",
         )
 
 
