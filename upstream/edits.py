@@ -6,6 +6,7 @@ gone, or two are like it, the edit is refused. What an edit can do is told in co
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable, Mapping, Sequence
 
 import libcst as cst
@@ -90,7 +91,7 @@ def _append(module: cst.Module, edit: Edit) -> cst.Module:
 def _expression(module: cst.Module, edit: Edit) -> cst.Module:
     owner = _definition(module, edit) if edit.within else module
     old = cst.parse_expression(edit.old)
-    found = _matches(owner, lambda node: node.deep_equals(old))
+    found = _matches(owner, lambda node: type(node) is type(old) and _plain(node) == _plain(old))
     only = _one(found, edit, f"one expression {edit.old}")
     return module.deep_replace(only, cst.parse_expression(edit.code))
 
@@ -173,6 +174,7 @@ def _fits(wanted: Statement, node: cst.CSTNode) -> bool:
     return (
         (not wanted.defines or wanted.defines == _defined(node))
         and (not wanted.assigns or wanted.assigns in _assigned(node))
+        and (not wanted.returns or wanted.returns in _returned(node))
         and (not wanted.calls or wanted.calls in _called(head))
         and (not wanted.passes or wanted.passes in _strings(head))
         and (not wanted.holds or wanted.holds in _names(node))
@@ -212,6 +214,11 @@ def _matches(owner: cst.CSTNode, fits: Callable[[cst.CSTNode], bool]) -> list[cs
     return visitor.found
 
 
+def _plain(expression: cst.CSTNode) -> str:
+    """What an expression says, whatever its spacing, line breaks and quotes."""
+    return ast.dump(ast.parse(f"({cst.Module([]).code_for_node(expression)}\n)", mode="eval"))
+
+
 def _names(node: cst.CSTNode) -> set[str]:
     return {each.value for each in _matches(node, lambda n: isinstance(n, cst.Name))}
 
@@ -231,11 +238,17 @@ def _defined(node: cst.CSTNode) -> str:
     return node.name.value if isinstance(node, cst.FunctionDef | cst.ClassDef) else ""
 
 
+def _returned(node: cst.CSTNode) -> set[str]:
+    return _names(node) if any(isinstance(n, cst.Return) for n in _small(node)) else set()
+
+
+def _small(node: cst.CSTNode) -> Sequence[cst.CSTNode]:
+    return node.body if isinstance(node, cst.SimpleStatementLine) else ()
+
+
 def _assigned(node: cst.CSTNode) -> set[str]:
-    if not isinstance(node, cst.SimpleStatementLine):
-        return set()
     names: set[str] = set()
-    for statement in node.body:
+    for statement in _small(node):
         if isinstance(statement, cst.Assign):
             for target in statement.targets:
                 names |= _last_names(target.target)

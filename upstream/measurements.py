@@ -11,7 +11,7 @@ from typing import Any
 
 def page() -> Path:
     """docs/benchmarks.md, where this runs from a checkout."""
-    return Path(__file__).parents[1] / "docs" / "benchmarks.md"
+    return Path(__file__).resolve().parents[1] / "docs" / "benchmarks.md"
 
 
 def measured(path: Path, headings: Sequence[str]) -> str:

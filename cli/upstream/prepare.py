@@ -99,9 +99,9 @@ def prepare_command(
     name = branch or change.branch
     source.check_can_commit(name)
     numbers = _numbers(change, measured)
-    steps = changes(change, source)
     with source.work_tree() as folder:
         _check_is_news(change, source, folder)
+        steps = changes(change, source)
         built = build(change, source, folder, steps)
         _check_is_there(change, folder)
         tested = run_tests(change, source, folder, built, python) if test else []
