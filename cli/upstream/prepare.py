@@ -85,9 +85,11 @@ def prepare_command(
         ),
     ] = False,
     python: Annotated[
-        str,
-        typer.Option("--python", metavar="PATH", help="The Python that runs these tests."),
-    ] = sys.executable,
+        str | None,
+        typer.Option(
+            "--python", metavar="PATH", help="The Python that runs these tests. Default: this one."
+        ),
+    ] = None,
 ) -> None:
     """Make a feature into a branch of an upstream's checkout: signed-off commits, tests, a text.
 
@@ -104,7 +106,7 @@ def prepare_command(
         steps = changes(change, source)
         built = build(change, source, folder, steps)
         _check_is_there(change, folder)
-        tested = run_tests(change, source, folder, built, python) if test else []
+        tested = run_tests(change, source, folder, built, python or sys.executable) if test else []
         _check_tests(change, tested)
     text = description(
         change.title, parts_of(change, numbers, _said(change, tested)), _template(source)
