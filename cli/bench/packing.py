@@ -48,6 +48,7 @@ LARGE_MOE_MODEL = {
 
 MAX_TOKENS = 131072
 MICRO_BATCH_SIZES = (1, 2)
+SAMPLE_COUNTS = (128, 10_000)
 DATA_PARALLEL_SIZES = (8, 16, 32, 64)
 LARGEST_RATIO = 1.03
 SLOWEST_PLAN_SECONDS = 1.0
@@ -59,7 +60,7 @@ Orders = dict[str, Callable[[], Sequence[Sequence[Sequence[int]]]]]
 
 def measure(
     *,
-    sample_counts: Sequence[int] = (128, 10_000),
+    sample_counts: Sequence[int] = SAMPLE_COUNTS,
     data_parallel_sizes: Sequence[int] = DATA_PARALLEL_SIZES,
     traces: Sequence[str] = tuple(TRACES),
     seeds: Sequence[int] = (0, 1, 2),
@@ -149,6 +150,12 @@ def packing_command(
     traces: Annotated[
         list[str] | None, typer.Argument(help=f"Traces to keep: {', '.join(TRACES)}.")
     ] = None,
+    samples: Annotated[
+        list[int] | None,
+        typer.Option(
+            "--samples", metavar="N", help="Samples of a batch. Repeatable. Default: 128 and 10000."
+        ),
+    ] = None,
     sent: Annotated[
         bool,
         typer.Option(
@@ -162,7 +169,11 @@ def packing_command(
 
     Exits 1 where a goal is missed: over the cap, over 1.03 times the bound, slower than 1 s.
     """
-    rows = measure(traces=_known(traces or tuple(TRACES)), with_sent=sent)
+    rows = measure(
+        traces=_known(traces or tuple(TRACES)),
+        sample_counts=samples or SAMPLE_COUNTS,
+        with_sent=sent,
+    )
     if json_output:
         typer.echo(json.dumps(rows, indent=2))
     else:

@@ -189,7 +189,7 @@ def test_the_commands_and_their_options_are_these():
             "--steps",
             "--workspace-mib",
         ],
-        "miles bench packing": ["--json", "--sent"],
+        "miles bench packing": ["--json", "--samples", "--sent"],
         "miles bench request-routing": ["--json", "--rollouts", "--servers"],
         "miles bench router-replay": [
             "--experts",
