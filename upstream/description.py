@@ -42,20 +42,25 @@ def parts_of(contribution: Contribution, measurements: str, tested: str) -> dict
 def description(title: str, parts: Mapping[str, str], template: str | None) -> str:
     """The whole text, its first line the title; without a template our parts are its headings."""
     left = dict(parts)
-    body = _filled(template, left) if template else ""
+    before, after = _filled(template, left) if template else ("", "")
     own = [f"## {name}\n\n{text}" for name, text in left.items()]
-    return "\n\n".join([title, *([body.strip()] if body else []), *own]) + "\n"
+    return "\n\n".join(filter(None, [title, before, *own, after])) + "\n"
 
 
-def _filled(template: str, left: dict[str, str]) -> str:
-    """The template with parts below the headings that are for them; they leave `left`."""
-    out, end = [], 0
+def _filled(template: str, left: dict[str, str]) -> tuple[str, str]:
+    """The template with parts below the headings that are for them, cut behind the last of these.
+
+    They leave `left`; where a template has no heading for any, the cut is at its end.
+    """
+    out: list[str] = []
+    end = 0
     for heading in _HEADING.finditer(template):
         name = next((n for n in left if re.search(_HEADINGS[n], heading[2], re.IGNORECASE)), None)
         if name is not None:
             out += [template[end : heading.end()], f"\n\n{left.pop(name)}\n"]
             end = heading.end()
-    return "".join([*out, template[end:]])
+    rest = template[end:].strip()
+    return ("".join(out).strip(), rest) if out else (rest, "")
 
 
 def commit_message(subject: str, body: str) -> str:

@@ -42,7 +42,12 @@ def test_no_word_of_the_template_is_lost_and_no_box_is_ticked():
     assert "[x]" not in text
 
 
-def test_parts_without_a_heading_follow_and_none_stands_twice():
+def test_parts_without_a_heading_follow_the_last_that_has_one_and_none_stands_twice():
     text = description("Title", PARTS, TEMPLATE)
-    assert text.index("## Checklist") < text.index("## Compatibility")
+    assert text.index("\nfast\n") < text.index("## Compatibility") < text.index("## Checklist")
     assert all(text.count(f"\n{part}\n") == 1 for part in PARTS.values())
+
+
+def test_a_template_without_any_heading_for_us_comes_first():
+    text = description("Title", PARTS, "Thank you for helping.\n")
+    assert text.startswith("Title\n\nThank you for helping.\n\n## Motivation")
