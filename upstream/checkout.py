@@ -32,18 +32,19 @@ def git(folder: Path, *words: str) -> str:
     done = subprocess.run(
         ["git", "-C", str(folder), *_QUIET, *words],
         capture_output=True,
-        text=True,
         stdin=subprocess.DEVNULL,
         env=environment,
         check=False,
     )
+    # Not read as text by subprocess: that would change the line ends of a file that is shown.
+    said = done.stdout.decode(errors="surrogateescape")
     if done.returncode:
         raise GitError(
             f"git {words[0]} failed in {folder}.",
-            found=done.stderr.strip() or done.stdout.strip(),
+            found=done.stderr.decode(errors="replace").strip() or said.strip(),
             remedy="Repair what git names, and run the command again.",
         )
-    return done.stdout
+    return said
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +77,9 @@ class Checkout:
 
     def text(self, path: str) -> str | None:
         """A file of the base, or None where it has none."""
-        try:
-            return git(self.folder, "show", f"{self.base}:{path}")
-        except GitError:
+        if not git(self.folder, "ls-tree", "--name-only", "--full-tree", self.base, "--", path):
             return None
+        return git(self.folder, "show", f"{self.base}:{path}")
 
     def check_can_commit(self, branch: str) -> None:
         """PeriodicError where the branch is there, or nobody is named to sign a commit off."""

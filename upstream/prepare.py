@@ -120,14 +120,21 @@ def run_tests(
 def _pytest(python: str, folder: Path, packages: Path, tests: Sequence[str]) -> tuple[bool, str]:
     """Whether all pass, and pytest's last line."""
     path = os.pathsep.join([str(packages), *filter(None, [os.environ.get("PYTHONPATH")])])
-    done = subprocess.run(
-        [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--color=no", *tests],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"},
-        capture_output=True,
-        text=True,
-        timeout=TEST_TIMEOUT_SECONDS,
-        check=False,
-    )
+    try:
+        done = subprocess.run(
+            [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--color=no", *tests],
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"},
+            capture_output=True,
+            text=True,
+            timeout=TEST_TIMEOUT_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return False, f"no end within {TEST_TIMEOUT_SECONDS} s"
+    except OSError as error:
+        raise PeriodicError(
+            f"{python} cannot be run: {error}.", remedy="Give --python a Python with pytest."
+        ) from error
     lines = (done.stdout.strip() or done.stderr.strip() or "pytest said nothing").splitlines()
     return done.returncode == 0, lines[-1].strip("= ")

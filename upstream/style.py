@@ -136,9 +136,9 @@ def _settled(tool: Tool, folder: Path, path: str, text: str | None) -> bool:
         return True
     _write(folder / path, text)
     said = tool.run(folder, [path])
-    return not said and (folder / path).read_text(encoding="utf-8") == text
+    return not said and (folder / path).read_bytes() == text.encode(errors="surrogateescape")
 
 
 def _write(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
+    path.write_bytes(text.encode(errors="surrogateescape"))

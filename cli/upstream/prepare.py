@@ -112,7 +112,7 @@ def prepare_command(
         change.title, parts_of(change, numbers, _said(change, tested)), _template(source)
     )
     if body is not None:
-        body.write_text(text, encoding="utf-8")
+        _write(body, text)
     source.keep(name, built.commits[-1], text)
     _say(change, source, name, built, tested)
 
@@ -160,6 +160,16 @@ def _numbers(change: Contribution, given: Path | None) -> str:
             f"{source} is no page of numbers.",
             found=str(error),
             remedy="Give --measured docs/benchmarks.md, or the JSON of a benchmark.",
+        ) from error
+
+
+def _write(body: Path, text: str) -> None:
+    try:
+        body.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise PeriodicError(
+            f"{body} cannot be written: {error}.",
+            remedy="Give --body a file in a folder that is there. Nothing was kept.",
         ) from error
 
 

@@ -325,6 +325,22 @@ def test_numbers_that_are_not_there_are_refused(checkout, change):
     refused(checkout, "is no file", "--measured", "nothing.json")
 
 
+def test_a_python_that_is_none_is_refused(checkout, change):
+    refused(checkout, "cannot be run", "--test", "--python", "/nowhere/python")
+
+
+def test_a_text_that_cannot_be_written_leaves_no_branch(checkout, change):
+    refused(checkout, "cannot be written", "--body", "/nowhere/body.md")
+
+
+def test_line_ends_of_a_file_that_is_edited_stay_as_they_are(checkout, change):
+    (checkout / "miles" / "schedule.py").write_bytes(SCHEDULE.replace("\n", "\r\n").encode())
+    commit(checkout, "line ends")
+    run(checkout)
+    numbers = git(checkout, "diff", "--numstat", "main", "longest", "--", "miles/schedule.py")
+    assert numbers.split()[:2] == ["3", "1"], "an import, a blank line, a statement"
+
+
 def test_another_project_s_checkout_is_refused(tmp_path, change):
     git(tmp_path, "init", "--quiet", "other")
     other = Path(tmp_path / "other")
