@@ -18,7 +18,7 @@ rehearse: $(READY) ## Run the whole loop on this machine's CPU, features off and
 	$(BIN)/periodic --plugins periodic rehearse --report rehearsal/report.html --json rehearsal/result.json
 
 test: $(READY) lint ## Run every test
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses 2
 
 unit: $(READY) ## Run the tests that need no upstream
 	$(BIN)/pytest tests/unit
