@@ -9,6 +9,7 @@ offload             an optimizer step with its state in host memory against the 
 offload_contest     what is stepped and timed for it
 offload_megatron    the same under an unmodified Megatron, a process each
 packing             slot time against its lower bound
+sent_orders         the orders that are ready to be sent upstream
 stock_orders        the orders in which Miles and Megatron split a batch today
 router_replay       bytes and CPU time of one turn's routes
 route_server        the server's half of that, in a process of its own
