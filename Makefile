@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 LIBRARIES := libibverbs1 libnl-3-200 librdmacm1
+SANDBOXES := runsc bubblewrap
 SUDO := $(shell [ "$$(id -u)" = 0 ] || command -v sudo)
 
 .DEFAULT_GOAL := help
@@ -40,7 +41,7 @@ clean: ## Remove everything that the other targets made
 	rm -rf $(VENV) .cache rehearsal build *.egg-info
 
 $(READY): pyproject.toml setup.py requirements/lock.txt
-	@missing=; for name in $(LIBRARIES); do dpkg -s $$name >/dev/null 2>&1 || missing="$$missing $$name"; done; \
+	@missing=; for name in $(LIBRARIES) $(SANDBOXES); do dpkg -s $$name >/dev/null 2>&1 || missing="$$missing $$name"; done; \
 	$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || missing="$$missing $$($(PYTHON) -c 'import sys; print("python3.%d-venv" % sys.version_info[1])')"; \
 	if [ -n "$$missing" ]; then \
 	  echo "installing Debian packages:$$missing"; \
@@ -49,5 +50,5 @@ $(READY): pyproject.toml setup.py requirements/lock.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11) and "Python 3.11 is needed for the rehearsal; set PYTHON=/path/to/python3.11")'
 	[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV)
 	@echo "installing the whole CPU stack into $(VENV): about 8 GB on disk, a few minutes"
-	$(BIN)/python -m pip install --quiet --progress-bar off --constraint requirements/lock.txt --editable '.[rehearsal,test]'
+	$(BIN)/python -m pip install --quiet --progress-bar off --constraint requirements/lock.txt --editable '.[pbox,rehearsal,test]'
 	touch $@
