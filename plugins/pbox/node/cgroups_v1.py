@@ -26,6 +26,9 @@ class CgroupV1:
         quota = int(limits.num_cpus * PERIOD_MICROSECONDS)
         (cpu / "cpu.cfs_quota_us").write_text(str(quota))
 
+    def favour(self, is_used: bool) -> None:
+        (self.folders["cpu"] / "cpu.shares").write_text("1024" if is_used else "102")
+
     def entrances(self) -> list[Path]:
         return [folder / "cgroup.procs" for folder in dict.fromkeys(self.folders.values())]
 

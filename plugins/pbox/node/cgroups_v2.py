@@ -29,6 +29,9 @@ class CgroupV2:
         quota = int(limits.num_cpus * PERIOD_MICROSECONDS)
         (self.folder / "cpu.max").write_text(f"{quota} {PERIOD_MICROSECONDS}")
 
+    def favour(self, is_used: bool) -> None:
+        (self.folder / "cpu.weight").write_text("100" if is_used else "10")
+
     def entrances(self) -> list[Path]:
         return [self.folder / "cgroup.procs"]
 

@@ -12,6 +12,9 @@ from miles_periodic.plugins.pbox.node.sandbox import Image, Node, Sandbox, start
 from miles_periodic.plugins.pbox.outcomes import InfrastructureFailure
 
 RETRY_SECONDS = 1.0
+#: A claim is followed by its first command: starting a successor waits for it, unless the pool
+#: is half empty.
+SETTLE_SECONDS = 0.1
 _log = logging.getLogger(__name__)
 
 
@@ -48,6 +51,7 @@ class Pool:
         while self._warm:
             sandbox = self._warm.popleft()
             self._wanted.set()
+            sandbox.favour()
             if await sandbox.answers():
                 self.num_claimed += 1
                 return sandbox
@@ -67,10 +71,13 @@ class Pool:
         while True:
             await self._wanted.wait()
             self._wanted.clear()
+            if len(self._warm) > self.size / 2:
+                await asyncio.sleep(SETTLE_SECONDS)
             while len(self._warm) < self.size:
                 try:
                     async with self.starting:
-                        self._warm.append(await start(self.node, self.image, self.limits))
+                        sandbox = await start(self.node, self.image, self.limits, is_used=False)
+                        self._warm.append(sandbox)
                 except InfrastructureFailure as failure:
                     _log.error("the pool of %s was not filled: %s", self.image.name, failure)
                     await asyncio.sleep(RETRY_SECONDS)

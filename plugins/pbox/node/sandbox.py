@@ -208,6 +208,10 @@ class Sandbox:
         """Let the guest write all that it holds in memory to its files."""
         await self._channel.write_back()
 
+    def favour(self) -> None:
+        """It is used from now on: no longer let others go first."""
+        self._cgroup.favour(True)
+
     async def answers(self, seconds: float = 1.0) -> bool:
         """Whether its process 1 answers."""
         try:
@@ -253,13 +257,14 @@ async def remove_traces(node: Node, name: str, cgroup: Cgroup | None) -> None:
             await asyncio.sleep(0.002)
 
 
-async def start(node: Node, image: Image, limits: Limits) -> Sandbox:
+async def start(node: Node, image: Image, limits: Limits, *, is_used: bool = True) -> Sandbox:
     """Start a sandbox and wait until its process 1 takes commands.
 
+    is_used: whether somebody waits for it; otherwise those that are used go first.
     Raises InfrastructureFailure where that does not come to pass; nothing is left of it then, nor
     where the caller is cancelled.
     """
-    starting = asyncio.ensure_future(_start(node, image, limits))
+    starting = asyncio.ensure_future(_start(node, image, limits, is_used))
     try:
         return await asyncio.shield(starting)
     except asyncio.CancelledError:
@@ -278,13 +283,14 @@ def _abandon(started: asyncio.Task[Sandbox]) -> None:
         destroying.add_done_callback(_abandoned.discard)
 
 
-async def _start(node: Node, image: Image, limits: Limits) -> Sandbox:
+async def _start(node: Node, image: Image, limits: Limits, is_used: bool) -> Sandbox:
     name = secrets.token_hex(8)  # of one length: runsc takes any prefix of a name for it
     cgroup = None
     try:
         made = layers.make(node.homes / name, image.root, limits, bundle.USER_ID)
         bundle.write(made, image.python, limits)
         cgroup = node.cgroups.make(name, limits)
+        cgroup.favour(is_used)
     except OSError as error:
         await remove_traces(node, name, cgroup)
         raise InfrastructureFailure(
