@@ -10,4 +10,5 @@ launch        one run: plan, roll call, child process, verdict
 plan          `miles plan`
 rehearsal/    `miles rehearse`
 bench/        `miles bench`
+pbox/         `miles pbox`
 """

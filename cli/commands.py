@@ -7,9 +7,10 @@ import typer
 
 def add_to(app: typer.Typer) -> None:
     """Add every subcommand to `app`."""
-    from miles_periodic.cli import bench, plan
+    from miles_periodic.cli import bench, pbox, plan
     from miles_periodic.cli.rehearsal.command import rehearse_command
 
     app.command("plan")(plan.plan_command)
     app.command("rehearse")(rehearse_command)
     app.add_typer(bench.app, name="bench")
+    app.add_typer(pbox.app, name="pbox")

@@ -169,6 +169,8 @@ async def serve(settings: AgentSettings, ready=lambda address: None) -> None:
     finally:
         await agent.close()
         await runner.cleanup()
+        if settings.listen.startswith("unix:"):
+            Path(settings.listen.removeprefix("unix:")).unlink(missing_ok=True)
 
 
 async def _listen(runner: web.AppRunner, listen: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import threading
 from collections.abc import Coroutine, Iterator
 from pathlib import Path
@@ -46,7 +47,7 @@ class BlockingBox:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._box, name)
-        if not callable(found):
+        if not inspect.iscoroutinefunction(found):
             return found
         return lambda *args, **kwargs: self._loop.run(found(*args, **kwargs))
 

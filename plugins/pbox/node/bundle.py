@@ -39,7 +39,7 @@ def write(layers: Layers, python: str, limits: Limits, hostname: str = "sandbox"
 
 def configuration(layers: Layers, python: str, limits: Limits, hostname: str) -> dict[str, Any]:
     """The OCI runtime configuration."""
-    kinds = ("bounding", "effective", "permitted", "inheritable")
+    kinds = ("bounding", "effective", "permitted")
     return {
         "ociVersion": "1.0.0",
         "process": {
