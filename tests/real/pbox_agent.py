@@ -16,7 +16,15 @@ from miles_periodic.plugins.pbox.node.cgroups import find
 
 ROOT = Path(__file__).parents[2]
 IMAGES = ROOT / ".cache/pbox/images"
-PERIODIC = [sys.executable, "-c", "from miles_periodic.cli.main import main; main()"]
+#: An agent ends with its test, also where that is killed.
+PERIODIC = [
+    "setpriv",
+    "--pdeathsig",
+    "TERM",
+    sys.executable,
+    "-c",
+    "from miles_periodic.cli.main import main; main()",
+]
 READY_SECONDS = 60
 #: The one platform that works wherever ptrace does, also in a virtual machine.
 PLATFORM = "ptrace"

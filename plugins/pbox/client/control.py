@@ -29,6 +29,7 @@ class ControlConnection:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
         self._opened = threading.Event()
+        self._closing = False
         self._lease: str | BaseException = ConnectionError("it ended before it began")
         self._thread = threading.Thread(target=self._run, name="pbox-control", daemon=True)
 
@@ -41,7 +42,8 @@ class ControlConnection:
         return self._lease
 
     def close(self) -> None:
-        """End the connection; the agent destroys what it held."""
+        """End the connection, or the try to make one; the agent destroys what it held."""
+        self._closing = True
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop ended by itself just now
                 self._loop.call_soon_threadsafe(self._stop.set)
@@ -53,29 +55,31 @@ class ControlConnection:
 
     def _run(self) -> None:
         try:
-            asyncio.run(self._hold())
-        except Exception as error:  # told to whoever opens it
-            if not self._opened.is_set():
-                self._lease = error
+            asyncio.run(self._until_closed())
+        except Exception as error:
+            self._lease = error  # for whoever opens it; later, `lost` says enough
         finally:
             self.lost.set()
             self._opened.set()
 
-    async def _hold(self) -> None:
+    async def _until_closed(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        if self._closing:
+            return
+        holding = asyncio.ensure_future(self._hold())
+        stopping = asyncio.ensure_future(self._stop.wait())
+        await asyncio.wait({holding, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        holding.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await holding
+
+    async def _hold(self) -> None:
         async with self._make_session() as session:
             async with session.get(self._url.replace("/control", "/node")) as response:
                 await raise_refusal(response)  # a websocket's refusal has no body to read
             async with session.ws_connect(self._url, heartbeat=HEARTBEAT_SECONDS) as connection:
                 self._lease = (await connection.receive_json())["lease"]
                 self._opened.set()
-                stop = asyncio.ensure_future(self._stop.wait())
-                reading = asyncio.ensure_future(_read(connection))
-                await asyncio.wait({stop, reading}, return_when=asyncio.FIRST_COMPLETED)
-                stop.cancel()
-                reading.cancel()
-
-
-async def _read(connection: aiohttp.ClientWebSocketResponse) -> None:
-    async for _ in connection:
-        continue
+                async for _ in connection:
+                    continue

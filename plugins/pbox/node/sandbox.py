@@ -208,6 +208,10 @@ class Sandbox:
         """Let the guest write all that it holds in memory to its files."""
         await self._channel.write_back()
 
+    def apply(self, limits: Limits) -> None:
+        """Change what its control group bounds: memory, processes and CPU time."""
+        self._cgroup.apply(limits)
+
     def favour(self) -> None:
         """It is used from now on: no longer let others go first."""
         self._cgroup.favour(True)
