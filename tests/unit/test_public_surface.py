@@ -11,7 +11,7 @@ from miles_periodic.compat.roll_call.member import ENDED_STATUS
 from miles_periodic.hooks.errors import ROLL_CALL_STATUS, USAGE_STATUS
 from miles_periodic.hooks.manager import EXCLUSIVE_HOOKS, FEATURE_GROUP, build_manager
 from miles_periodic.hooks.settings import ENVIRONMENT_PREFIX
-from miles_periodic.plugins import features
+from miles_periodic.plugins import features, pbox
 
 PLUGIN_OPTIONS = ["--accept-drift", "--allow-missing", "--plugin-config", "--plugin-set"]
 
@@ -125,6 +125,43 @@ def test_the_commands_and_their_options_are_these():
         "miles": [*PLUGIN_OPTIONS, "--plugins", "--version"],
         "miles plan": ["--accept-drift", "--allow-missing", "--json", "--plugins", "--tree"],
         "miles rehearse": ["--json", "--report", "--steps", "--without", "--work-dir"],
+        "miles pbox": [],
+        "miles pbox agent": [
+            "--allow-unenforced",
+            "--cgroup",
+            "--cpus",
+            "--heartbeat-seconds",
+            "--image",
+            "--image-dir",
+            "--listen",
+            "--max-sandboxes",
+            "--memory-mib",
+            "--platform",
+            "--runsc",
+            "--state-dir",
+            "--token-file",
+            "--warm",
+        ],
+        "miles pbox ls": ["--address", "--job", "--json", "--token-file"],
+        "miles pbox top": ["--address", "--job", "--seconds", "--token-file"],
+        "miles pbox logs": ["--address", "--job", "--token-file"],
+        "miles pbox kill": ["--address", "--job", "--token-file"],
+        "miles pbox run": [
+            "--address",
+            "--image",
+            "--job",
+            "--memory-mib",
+            "--output-mib",
+            "--seconds",
+            "--token-file",
+            "--with",
+        ],
+        "miles pbox image": [],
+        "miles pbox image build": ["--image-dir"],
+        "miles pbox image add": ["--image-dir"],
+        "miles pbox image ls": ["--image-dir"],
+        "miles pbox image rm": ["--image-dir"],
+        "miles pbox image prune": ["--image-dir"],
         "miles bench": [],
         "miles bench boot": ["--json", "--runs"],
         "miles bench decode-radix": ["--json", "--path", "--sglang", "--turns"],
@@ -140,6 +177,25 @@ def test_the_commands_and_their_options_are_these():
             "--top-k",
         ],
     }
+
+
+def test_the_names_of_pbox_are_these():
+    assert pbox.__all__ == [
+        "Box",
+        "Exited",
+        "Host",
+        "InfrastructureFailure",
+        "Killed",
+        "Limits",
+        "OutOfMemory",
+        "OutputTruncated",
+        "Result",
+        "SandboxGone",
+        "TimedOut",
+        "connect",
+        "connect_blocking",
+    ]
+    assert all(getattr(pbox, name) for name in pbox.__all__)
 
 
 def test_the_exit_statuses_are_these():

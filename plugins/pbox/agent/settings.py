@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from miles_periodic.plugins.pbox.cpu_lists import parse_cpus
 from miles_periodic.plugins.pbox.limits import Limits
 
 
@@ -66,3 +67,10 @@ class AgentSettings(BaseModel):
 
     allow_unenforced: frozenset[str] = frozenset()
     """Limits that may stay unproved, by name."""
+
+    @field_validator("cpus")
+    @classmethod
+    def _is_a_list(cls, text: str) -> str:
+        if text:
+            parse_cpus(text)
+        return text

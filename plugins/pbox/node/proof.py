@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from miles_periodic.hooks.errors import PeriodicError
+from miles_periodic.plugins.pbox.cpu_lists import parse_cpus
 from miles_periodic.plugins.pbox.limits import MIB, Limits
 from miles_periodic.plugins.pbox.node.sandbox import CommandOrder, Image, Node, Sandbox, start
 from miles_periodic.plugins.pbox.outcomes import Killed, OutOfMemory
@@ -223,12 +224,3 @@ def _allowed_cpus(pid: int) -> str | None:
     except OSError:
         return None
     return next(line.split()[1] for line in lines if line.startswith("Cpus_allowed_list:"))
-
-
-def parse_cpus(text: str) -> frozenset[int]:
-    """`0-2,5` as numbers. Raises ValueError where it is no list of CPUs."""
-    cpus: set[int] = set()
-    for part in text.split(","):
-        first, dash, last = part.strip().partition("-")
-        cpus |= set(range(int(first), int(last or first) + 1)) if dash else {int(first)}
-    return frozenset(cpus)
