@@ -1,6 +1,7 @@
 """The contract between features and upstreams; everything else imports it, it imports nobody.
 
 decisions        the answers of a probe: native, inject, off, unsupported, each with evidence
+alignment        the unit to which trainers pad a sample
 errors           what a user is told: feature, tree, target, expected, found, remedy
 feature          what a feature states about itself
 nearest_name     the closest known name to a mistyped one

@@ -13,8 +13,10 @@ from miles_periodic.hooks.values import DataParallelSplit, RankShare, RouteShape
 def split_train_batch(batch: TrainBatch) -> DataParallelSplit | None:
     """Which rank trains on which samples of `batch`, in which order.
 
-    Called in the rollout manager once per rollout step. `None` keeps Miles's own split. First
-    result wins; two features that answer are refused when the manager is built.
+    Called where the split is made, once per rollout step: in the rollout manager, or with
+    Megatron's own packing scheduler in each of its ranks, which must all answer alike. `None`
+    keeps the upstream's own split. First result wins; two features that answer are refused when
+    the manager is built.
     """
 
 

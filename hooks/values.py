@@ -187,24 +187,38 @@ class ServerGroup:
 
 @dataclass(frozen=True, slots=True)
 class TrainBatch:
-    """What a data-parallel split decides on: one rollout step's samples, in Miles's order.
+    """What a data-parallel split decides on: the samples of some optimizer steps, in their order.
 
     lengths: tokens per sample (prompt and response).
-    data_parallel_size: number of ranks; each takes the same number of samples.
-    global_batch_size: samples per optimizer step; steps take consecutive samples.
+    data_parallel_size: number of ranks; each takes the same number of micro-batches.
+    global_batch_size: samples per optimizer step; steps take consecutive samples. None where
+        `step_of_sample` says which.
     micro_batch_size: samples per micro-batch, or None where micro-batches are built under a cap.
-    max_tokens: token cap of one micro-batch, or None where `micro_batch_size` decides.
+    max_tokens: token cap of one micro-batch, or None where samples are counted.
     slot_multiple: micro-batches per step must divide by it (virtual pipeline stages).
     model: the arguments a cost model needs, by Megatron's names (hidden_size, num_layers, ...).
+    step_of_sample: the optimizer step of each sample, from 0 without gaps, or None for runs of
+        `global_batch_size`. Where it is given the trainer takes explicit micro-batches only.
+    max_samples: most samples in a micro-batch that is built under a cap; None for no such cap.
+    length_multiple: the trainer pads each sample to a multiple of this many tokens (context
+        parallelism cuts it into twice as many chunks as there are ranks).
+    takes_oversized: whether the trainer takes a sample over `max_tokens`, alone in a micro-batch.
+    is_replicated: whether each rank makes the split itself, so that the answer must follow from
+        this batch alone, never from the time that a search had.
     """
 
     lengths: Sequence[int]
     data_parallel_size: int
-    global_batch_size: int
+    global_batch_size: int | None
     micro_batch_size: int | None
     max_tokens: int | None
     slot_multiple: int = 1
     model: dict[str, Any] = field(default_factory=dict)
+    step_of_sample: Sequence[int] | None = None
+    max_samples: int | None = None
+    length_multiple: int = 1
+    takes_oversized: bool = False
+    is_replicated: bool = False
 
 
 @dataclass(frozen=True, slots=True)

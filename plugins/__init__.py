@@ -5,6 +5,7 @@ kv_preservation      weight updates in place, and a KV salt per weight version
 decode_radix_cache   decode servers that keep prefixes, so that only a suffix crosses from prefill
 request_routing      every turn of a rollout to the server that holds its prefix
 cost_aware_packing   data-parallel ranks that wait for each other as little as can be
+chunked_optimizer_offload  Adam whose masters and moments stream from host memory
 pbox                 sandboxes on the job's own nodes, gone with the job
 """
 

@@ -2,6 +2,8 @@
 
 boot             what the boot line costs a process
 decode_radix     bytes per turn from prefill to decode, with decode's cache and without
+offload          an optimizer step with its state in host memory against the link
+offload_contest  what is stepped and timed for it
 packing          slot time against its lower bound
 stock_orders     the orders in which Miles splits a batch today
 router_replay    bytes and CPU time of one turn's routes
@@ -18,6 +20,7 @@ import typer
 
 from miles_periodic.cli.bench.boot import boot_command
 from miles_periodic.cli.bench.decode_radix import decode_radix_command
+from miles_periodic.cli.bench.offload import offload_command
 from miles_periodic.cli.bench.packing import packing_command
 from miles_periodic.cli.bench.request_routing import routing_command
 from miles_periodic.cli.bench.router_replay import router_replay_command
@@ -25,6 +28,7 @@ from miles_periodic.cli.bench.router_replay import router_replay_command
 app = typer.Typer(no_args_is_help=True, help="Measure what the features and the layer cost.")
 app.command("boot")(boot_command)
 app.command("decode-radix")(decode_radix_command)
+app.command("offload")(offload_command)
 app.command("packing")(packing_command)
 app.command("request-routing")(routing_command)
 app.command("router-replay")(router_replay_command)

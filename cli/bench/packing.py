@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
-from typing import Annotated
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Annotated, Any
 
 import numpy as np
 import typer
@@ -22,6 +23,7 @@ from miles_periodic.cli.bench.traces import TRACES
 from miles_periodic.hooks.errors import PeriodicError
 from miles_periodic.hooks.nearest_name import did_you_mean
 from miles_periodic.plugins.cost_aware_packing import CostModel, Schedule, pack, split
+from miles_periodic.plugins.cost_aware_packing.model_shape import ModelShape
 from miles_periodic.plugins.cost_aware_packing.schedule import slot_time
 
 LARGE_MOE_MODEL = {
@@ -45,14 +47,19 @@ LARGE_MOE_MODEL = {
 
 MAX_TOKENS = 131072
 MICRO_BATCH_SIZES = (1, 2)
+DATA_PARALLEL_SIZES = (8, 16, 32, 64)
 LARGEST_RATIO = 1.03
 SLOWEST_PLAN_SECONDS = 1.0
+OURS = "ours"
+
+#: Name of an order to what plans it; shown in this order.
+Orders = dict[str, Callable[[], Sequence[Sequence[Sequence[int]]]]]
 
 
 def measure(
     *,
     sample_counts: Sequence[int] = (128, 10_000),
-    data_parallel_sizes: Sequence[int] = (8,),
+    data_parallel_sizes: Sequence[int] = DATA_PARALLEL_SIZES,
     traces: Sequence[str] = tuple(TRACES),
     seeds: Sequence[int] = (0, 1, 2),
     max_tokens: int = MAX_TOKENS,
@@ -60,47 +67,80 @@ def measure(
 ) -> list[dict]:
     """One row per trace, count, number of ranks and rule for micro-batches.
 
-    Keys: `trace`, `num_samples`, `data_parallel_size`, `rule`; `strided`, `balanced` and `ours`,
-    each the worst slot time over the lower bound among `seeds`; `bound_over_share`, the largest
-    lower bound over the equal share of cost (what no order can avoid); `stock_over_cap` and
-    `ours_over_cap`, micro-batches over the cap; `plan_seconds`, processor time of the
-    slowest plan, which a busy machine does not stretch.
+    Keys: `trace`, `num_samples`, `data_parallel_size`, `rule`; `bound_over_share`, the largest
+    lower bound over the equal share of cost (what no order can avoid); `orders`, by name the worst
+    among `seeds` of each of `ratio`, slot time over the lower bound, `over_cap`, micro-batches
+    over the cap, and `seconds`, processor time of a plan, which a busy machine does not stretch.
+    Micro-batches of a fixed size are measured on the first number of ranks alone.
     """
-    rows = []
-    for trace in traces:
-        for num_samples in sample_counts:
-            for num_ranks in data_parallel_sizes:
-                batches = [
-                    TRACES[trace](np.random.default_rng(seed), num_samples, max_tokens)
-                    for seed in seeds
-                ]
-                for rule in ("cap", *MICRO_BATCH_SIZES):
-                    measured = [
-                        _compare(one, num_ranks, rule, max_tokens, time_budget) for one in batches
-                    ]
-                    row = {"trace": trace, "num_samples": num_samples}
-                    row |= {"data_parallel_size": num_ranks, "rule": _rule_name(rule)}
-                    rows.append(row | {key: max(m[key] for m in measured) for key in measured[0]})
-    return rows
+    return [
+        row
+        for trace in traces
+        for num_samples in sample_counts
+        for num_ranks in data_parallel_sizes
+        for row in _rows(
+            trace,
+            [TRACES[trace](np.random.default_rng(seed), num_samples, max_tokens) for seed in seeds],
+            num_ranks,
+            ("cap", *(MICRO_BATCH_SIZES if num_ranks == data_parallel_sizes[0] else ())),
+            max_tokens,
+            time_budget,
+        )
+    ]
+
+
+def _rows(
+    trace: str,
+    batches: Sequence[np.ndarray],
+    num_ranks: int,
+    rules: Sequence[str | int],
+    max_tokens: int,
+    time_budget: float,
+) -> Iterator[dict]:
+    for rule in rules:
+        measured = [_compare(one, num_ranks, rule, max_tokens, time_budget) for one in batches]
+        yield {
+            "trace": trace,
+            "num_samples": len(batches[0]),
+            "data_parallel_size": num_ranks,
+            "rule": _rule_name(rule),
+            "bound_over_share": max(one["bound_over_share"] for one in measured),
+            "orders": {
+                name: {
+                    key: max(one["orders"][name][key] for one in measured)
+                    for key in measured[0]["orders"][name]
+                }
+                for name in measured[0]["orders"]
+            },
+        }
 
 
 def table(rows: Sequence[dict]) -> Table:
     """The rows of `measure` to print."""
     result = Table(title="slot time over the lower bound, worst seed", box=box.SIMPLE_HEAD)
-    columns = ("trace", "samples", "rule", "strided", "balanced", "ours", "over cap", "s")
-    for column in columns:
+    names = list(dict.fromkeys(name for row in rows for name in row["orders"]))
+    for column in ("trace", "samples", "ranks", "rule", *names, "s"):
         result.add_column(column, justify="left" if column == "trace" else "right")
     for row in rows:
         result.add_row(
             row["trace"],
             f"{row['num_samples']:,}",
+            str(row["data_parallel_size"]),
             row["rule"],
-            *(f"{row[key]:.3f}" for key in ("strided", "balanced", "ours")),
-            f"{row['stock_over_cap']} / {row['ours_over_cap']}",
-            f"{row['plan_seconds']:.2f}",
+            *(_cell(row["orders"].get(name)) for name in names),
+            f"{row['orders'][OURS]['seconds']:.2f}",
         )
-    result.caption = "rule: how micro-batches are built; over cap: stock / ours; s: CPU of a plan"
+    result.caption = (
+        "rule: how micro-batches are built; (n): so many are over the cap; s: CPU time of our plan"
+    )
     return result
+
+
+def _cell(order: dict | None) -> str:
+    if order is None:
+        return "-"
+    over_cap = f" ({order['over_cap']})" if order["over_cap"] else ""
+    return f"{order['ratio']:.3f}{over_cap}"
 
 
 def packing_command(
@@ -130,8 +170,9 @@ def _known(traces: Sequence[str]) -> Sequence[str]:
 
 def meets_goals(row: dict) -> bool:
     """Never over the cap; planned in time; with a cap, within `LARGEST_RATIO` of the bound."""
-    close = row["rule"] != _rule_name("cap") or row["ours"] <= LARGEST_RATIO
-    return close and not row["ours_over_cap"] and row["plan_seconds"] <= SLOWEST_PLAN_SECONDS
+    ours = row["orders"][OURS]
+    close = row["rule"] != _rule_name("cap") or ours["ratio"] <= LARGEST_RATIO
+    return close and not ours["over_cap"] and ours["seconds"] <= SLOWEST_PLAN_SECONDS
 
 
 def _rule_name(rule: str | int) -> str:
@@ -142,24 +183,35 @@ def _compare(
     lengths: np.ndarray, num_ranks: int, rule: str | int, max_tokens: int, time_budget: float
 ) -> dict:
     costs = CostModel.from_config(LARGE_MOE_MODEL).sample_costs(lengths)
-    start = time.process_time()
-    ours = _plan(lengths, costs, num_ranks, rule, max_tokens, time_budget)
-    plan_seconds = time.process_time() - start
-    strided, balanced = (
-        _stock(lengths.tolist(), num_ranks, rule, max_tokens, balance=balance)
-        for balance in (False, True)
-    )
-    bound = ours.lower_bound
+    plans: list[Schedule] = []
+
+    def ours() -> Sequence[Sequence[Sequence[int]]]:
+        plans.append(_plan(lengths, costs, num_ranks, rule, max_tokens, time_budget))
+        return plans[0].microbatches
+
+    timed = {
+        name: _timed(order)
+        for name, order in {**_stock(lengths, num_ranks, rule, max_tokens), OURS: ours}.items()
+    }
+    bound = plans[0].lower_bound
     over_cap = _counter(lengths, max_tokens) if rule == "cap" else (lambda microbatches: 0)
     return {
-        "strided": slot_time(strided, costs) / bound,
-        "balanced": slot_time(balanced, costs) / bound,
-        "ours": ours.ratio,
         "bound_over_share": bound / (costs.sum() / num_ranks),
-        "stock_over_cap": max(over_cap(strided), over_cap(balanced)),
-        "ours_over_cap": over_cap(ours.microbatches),
-        "plan_seconds": plan_seconds,
+        "orders": {
+            name: {
+                "ratio": slot_time(microbatches, costs) / bound,
+                "over_cap": over_cap(microbatches),
+                "seconds": seconds,
+            }
+            for name, (microbatches, seconds) in timed.items()
+        },
     }
+
+
+def _timed(order: Callable[[], Any]) -> tuple[Any, float]:
+    start = time.process_time()
+    planned = order()
+    return planned, time.process_time() - start
 
 
 def _plan(
@@ -188,13 +240,41 @@ def _plan(
     ).schedule
 
 
-def _stock(
-    lengths: list[int], num_ranks: int, rule: str | int, max_tokens: int, *, balance: bool
-) -> stock_orders.Microbatches:
-    orders = stock_orders.rank_orders(lengths, num_ranks, balance=balance)
+def _stock(lengths: np.ndarray, num_ranks: int, rule: str | int, max_tokens: int) -> Orders:
+    tokens = lengths.tolist()
+
+    def split(*, balance: bool) -> stock_orders.Microbatches:
+        orders = stock_orders.rank_orders(tokens, num_ranks, balance=balance)
+        if rule == "cap":
+            return stock_orders.under_cap(orders, tokens, max_tokens)
+        return stock_orders.fixed_size(orders, rule)
+
+    def planned(order: stock_orders.MilesOrder) -> stock_orders.Microbatches:
+        flops = forward_flops(lengths).tolist()
+        return stock_orders.planned_first(tokens, num_ranks, max_tokens, order=order, flops=flops)
+
+    orders: Orders = {
+        "0.0.2": partial(split, balance=False),
+        "0.0.2 balance-data": partial(split, balance=True),
+    }
     if rule == "cap":
-        return stock_orders.under_cap(orders, lengths, max_tokens)
-    return stock_orders.fixed_size(orders, rule)
+        orders |= {
+            "main": partial(planned, "in turn"),
+            "main balance-data": partial(planned, "by tokens"),
+            "main balance-by-flops": partial(planned, "by FLOPs"),
+            "Megatron dp_balanced": partial(
+                stock_orders.in_arrival_order, tokens, num_ranks, max_tokens
+            ),
+        }
+    return orders
+
+
+def forward_flops(lengths: np.ndarray) -> np.ndarray:
+    """What Miles main estimates for each sample, float64 [samples]: the forward pass, causal."""
+    shape = ModelShape.from_config(LARGE_MOE_MODEL)
+    pairs = lengths.astype(np.float64) ** 2 / 2
+    per_pair = sum(shape.attention.flops_per_pair().values())
+    return shape.forward_flops_per_token() * lengths + per_pair * pairs
 
 
 def _counter(

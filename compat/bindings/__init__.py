@@ -39,6 +39,8 @@ server_mixed_batch  requests with and without routes in one output batch
 server_wire         a finished request's routes in the form that features choose
 unpaired            requests that would end a decode server
 
-packing             who trains on what, and in which micro-batches
+packing             who trains on what, and in which micro-batches, in Miles 0.0.2
+packing_schedule    the same in Miles main, which plans both in one place
+packing_megatron    the same in Megatron's own training loop
 replay_fill         what a train rank replays: its own layers and positions, compact
 """

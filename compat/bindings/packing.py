@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from miles_periodic.compat.bindings.features import manager
+from miles_periodic.hooks.alignment import zigzag_multiple
 from miles_periodic.hooks.values import DataParallelSplit, TrainBatch
 
 #: Attribute of a shard's box, and key of a rank's data until its iterator is made.
@@ -49,6 +50,9 @@ def _batch(arguments: Any, data: dict[str, Any], num_ranks: int) -> TrainBatch:
         else None,
         slot_multiple=(group or arguments.pipeline_model_parallel_size) if virtual > 1 else 1,
         model=vars(arguments),
+        length_multiple=1
+        if arguments.allgather_cp
+        else zigzag_multiple(arguments.context_parallel_size),
     )
 
 

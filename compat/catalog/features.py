@@ -53,7 +53,12 @@ _SESSION_SAMPLES: Needs = (
     ("session/assemble", "session/assemble-closures"),
     ("session/widen", NOTHING),
 )
-_SPLIT: Needs = ("training/split", "training/plan", "training/micro-batches")
+#: The split of a batch: planned as a whole in the rollout manager, or there and in each trainer.
+_SPLIT: Needs = (
+    ("training/schedule", "training/split"),
+    ("training/unplanned-split", "training/plan"),
+    ("training/schedule", "training/micro-batches"),
+)
 
 #: Feature slug to upstream to what an `Inject` there puts in.
 FEATURE_BINDINGS: dict[str, dict[str, Needs]] = {
@@ -88,6 +93,9 @@ FEATURE_BINDINGS: dict[str, dict[str, Needs]] = {
 #: None         where the setting is a `bool | None`: put in where the tree has known shapes of all
 #:              targets; where it has not, the feature goes without, and the plan says so
 SETTING_BINDINGS: dict[str, dict[str, dict[str, Needs]]] = {
+    "cost-aware-packing": {
+        "megatron": {"megatron_scheduler": (("training/packing-scheduler", NOTHING),)}
+    },
     "decode-radix-cache": {"sglang": {"refuse_unpaired": ("server/refuse-unpaired",)}},
     "delta-router-replay": {
         "miles": {"join_halves": ("rollout/pairs",)},

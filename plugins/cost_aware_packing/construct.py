@@ -77,14 +77,18 @@ def fill_to_level(problem: StepProblem, num_slots: int, num_stacked: int = 0) ->
 def first_fit_decreasing(problem: StepProblem) -> np.ndarray:
     """Bin of each sample, longest first into the first bin with room, int64 [samples].
 
-    Needs few bins where the cap is tight; cost plays no part.
+    Needs few bins where the caps are tight; cost plays no part.
     """
     free_tokens = np.full(problem.num_samples, problem.token_cap, dtype=np.int64)
+    count = np.zeros(problem.num_samples, dtype=np.int64)
     bin_of_sample = np.empty(problem.num_samples, dtype=np.int64)
     for sample in np.argsort(-problem.lengths, kind="stable").tolist():
         target = int((free_tokens >= problem.lengths[sample]).argmax())
         bin_of_sample[sample] = target
         free_tokens[target] -= problem.lengths[sample]
+        count[target] += 1
+        if count[target] == problem.sample_cap:
+            free_tokens[target] = -1
     return bin_of_sample
 
 

@@ -2,11 +2,12 @@
 
 Conventions: a multiply-add is 2 operations; attention is causal, so token i sees i keys.
 
-Sources of the formulas: matrix products and the backward pass at twice the forward, Narayanan et
-al. 2021 (Megatron-LM), appendix; attention backward at 2.5 times its forward (it recomputes the
-scores), Dao 2023 (FlashAttention-2); MLA projections, DeepSeek-V2 report, section 2.1; sparse
-attention with an indexer, DeepSeek-V3.2 report, section 2. Embedding look-ups, norms and
-activations are left out: they are linear in tokens and below a percent.
+Sources: matrix products, and their backward pass at twice the forward, Narayanan et al. 2021
+(Megatron-LM), appendix; backward of attention at 2.5 times its forward (it recomputes the scores),
+Dao 2023 (FlashAttention-2), section 4; zigzag context parallelism, which gives every rank the same
+pairs of each sample out of 2 * ranks chunks, Llama 3 report, section 3.3.2. Those of the layer
+kinds stand in `attention_shape`. Embedding look-ups, norms and activations are left out: they are
+linear in tokens and below a percent.
 """
 
 from __future__ import annotations
@@ -17,7 +18,14 @@ from itertools import combinations
 
 import numpy as np
 
+from miles_periodic.hooks.alignment import zigzag_multiple
 from miles_periodic.plugins.cost_aware_packing.model_shape import ModelShape
+
+MATRIX_BACKWARD = 2.0
+"""Backward over forward of a matrix product: gradients of its input and of its weight."""
+
+ATTENTION_BACKWARD = 2.5
+"""Backward over forward of attention: five products against two."""
 
 
 @dataclass(frozen=True)
@@ -43,19 +51,48 @@ class MeasuredMicrobatch:
     lengths: tuple[int, ...]
     seconds: float
 
+    @property
+    def slots(self) -> tuple[tuple[int, ...], ...]:
+        return (self.lengths,)
+
+
+@dataclass(frozen=True)
+class MeasuredStep:
+    """Seconds that a step took, all its slots one after the other, forward and backward.
+
+    `slots[slot]` are the lengths of the micro-batch that the others waited for, the dearest one.
+    """
+
+    slots: tuple[tuple[int, ...], ...]
+    seconds: float
+
+    @classmethod
+    def from_microbatches(
+        cls,
+        microbatches: Sequence[Sequence[Sequence[int]]],
+        lengths: Sequence[int],
+        cost: Sequence[float] | np.ndarray,
+        seconds: float,
+    ) -> MeasuredStep:
+        """Of a step's `microbatches[rank][slot]` with sample indices into `lengths` and `cost`."""
+        costs = np.asarray(cost, dtype=np.float64)
+        waited_for = [
+            max(slot, key=lambda microbatch: float(costs[list(microbatch)].sum()))
+            for slot in zip(*microbatches, strict=True)
+        ]
+        slots = tuple(tuple(int(lengths[i]) for i in microbatch) for microbatch in waited_for)
+        return cls(slots, seconds)
+
 
 @dataclass(frozen=True)
 class CostModel:
     """Cost of a sample: a part linear in its tokens and one per (query, key) pair.
 
-    Tensor and context parallel ranks share a sample evenly, so they change no ratio between
-    samples; what they do change is padding, `pad_multiple`.
-
     Attributes:
         linear: cost per token.
         attention: costs per pair; empty for a model without attention.
         per_microbatch: cost of a micro-batch beyond its samples (seconds of launch and exchange).
-        pad_multiple: lengths are rounded up to a multiple of this, 2 * context-parallel size.
+        pad_multiple: lengths are rounded up to a multiple of this before anything is counted.
         unit: "FLOPs" or "seconds".
     """
 
@@ -67,41 +104,64 @@ class CostModel:
 
     @classmethod
     def from_config(
-        cls, config: object, *, recompute: bool = False, pad_multiple: int = 1
+        cls,
+        config: object,
+        *,
+        recompute: bool = False,
+        context_parallel_size: int = 1,
+        pad_multiple: int | None = None,
     ) -> CostModel:
         """FLOPs of forward and backward for a model described by `config`.
 
-        `config` is a mapping or an object with the names of a Hugging Face config or of Megatron's
-        arguments; `model_shape` says which. With `recompute` the forward of every layer runs again
-        in the backward. Raises `ValueError` for names that are missing or layer kinds unknown.
+        `config` is a mapping or an object with the names of a Hugging Face config, of Megatron's
+        arguments or of its `TransformerConfig`. With `recompute` the forward of every layer runs
+        again in the backward. `context_parallel_size` ranks share every sample evenly, so costs
+        are those of one of them; `pad_multiple` is by default what zigzag chunks need, twice
+        their number, and 1 without context parallelism. Tensor parallelism changes no ratio.
+
+        Raises `ValueError` for names that are missing or layer kinds unknown.
         """
         shape = ModelShape.from_config(config)
         again = 1.0 if recompute else 0.0
-        terms = tuple(
-            AttentionTerm((3.5 + again) * flops, window)
-            for window, flops in shape.forward_flops_per_pair().items()
-        )
-        return cls((3.0 + again) * shape.forward_flops_per_token(), terms, 0.0, pad_multiple)
+        matrix, attention = 1.0 + MATRIX_BACKWARD + again, 1.0 + ATTENTION_BACKWARD + again
+        per_token = matrix * shape.forward_flops_per_token()
+        terms = [
+            AttentionTerm(attention * flops / context_parallel_size, window)
+            for window, flops in shape.attention.flops_per_pair().items()
+        ]
+        if (indexer := shape.attention.indexer) is not None:
+            passes = matrix if indexer.is_trained else 1.0 + again
+            per_token += indexer.num_layers * passes * indexer.per_token
+            pairs = passes * indexer.per_pair + indexer.target_per_pair
+            terms.append(AttentionTerm(indexer.num_layers * pairs / context_parallel_size))
+        if pad_multiple is None:
+            pad_multiple = zigzag_multiple(context_parallel_size)
+        return cls(per_token / context_parallel_size, tuple(terms), 0.0, pad_multiple)
 
     def sample_costs(self, lengths: Sequence[int] | np.ndarray) -> np.ndarray:
         """Cost of each sample of `lengths` tokens, float64 [samples]."""
-        padded = self._padded(lengths)
+        padded = self.padded_lengths(lengths).astype(np.float64)
         return self.linear * padded + self._attention_costs(padded)
+
+    def padded_lengths(self, lengths: Sequence[int] | np.ndarray) -> np.ndarray:
+        """Tokens of each sample as the trainer computes them, int64 [samples]."""
+        whole = np.asarray(lengths, dtype=np.int64)
+        return -(-whole // self.pad_multiple) * self.pad_multiple
 
     def microbatch_cost(self, lengths: Sequence[int] | np.ndarray) -> float:
         """Cost of one micro-batch of samples with `lengths` tokens."""
         return float(self.sample_costs(lengths).sum()) + self.per_microbatch
 
-    def fit(self, measured: Sequence[MeasuredMicrobatch]) -> CostModel:
+    def fit(self, measured: Sequence[MeasuredMicrobatch | MeasuredStep]) -> CostModel:
         """The same shapes, in seconds: linear part, attention part and a constant are scaled.
 
-        The three scales are the non-negative ones with the least squared relative error. Raises
-        `ValueError` for fewer than 3 micro-batches, for seconds that are not positive, or for
-        micro-batches too alike to tell anything.
+        The three scales are the non-negative ones with the least squared relative error; the
+        constant is that of one micro-batch. Raises `ValueError` for fewer than 3 measurements,
+        for seconds that are not positive, or for measurements too alike to tell anything.
         """
         _check_measured(measured)
         seconds = np.array([one.seconds for one in measured])
-        features = np.array([self._features(one.lengths) for one in measured]) / seconds[:, None]
+        features = np.array([self._features(one.slots) for one in measured]) / seconds[:, None]
         linear, attention, constant = _non_negative_fit(features)
         return replace(
             self,
@@ -114,27 +174,25 @@ class CostModel:
             unit="seconds",
         )
 
-    def _padded(self, lengths: Sequence[int] | np.ndarray) -> np.ndarray:
-        whole = np.asarray(lengths, dtype=np.int64)
-        return (-(-whole // self.pad_multiple) * self.pad_multiple).astype(np.float64)
-
     def _attention_costs(self, padded: np.ndarray) -> np.ndarray:
         costs = np.zeros_like(padded)
         for term in self.attention:
             costs += term.flops_per_pair * term.pairs(padded)
         return costs
 
-    def _features(self, lengths: Sequence[int]) -> tuple[float, float, float]:
-        padded = self._padded(lengths)
-        return self.linear * padded.sum(), self._attention_costs(padded).sum(), 1.0
+    def _features(self, slots: Sequence[Sequence[int]]) -> tuple[float, float, float]:
+        padded = self.padded_lengths([length for slot in slots for length in slot])
+        padded = padded.astype(np.float64)
+        return self.linear * padded.sum(), self._attention_costs(padded).sum(), float(len(slots))
 
 
-def _check_measured(measured: Sequence[MeasuredMicrobatch]) -> None:
+def _check_measured(measured: Sequence[MeasuredMicrobatch | MeasuredStep]) -> None:
     if len(measured) < 3:
-        raise ValueError(f"{len(measured)} measured micro-batches: pass 3 or more")
+        raise ValueError(f"{len(measured)} measurements: pass 3 or more")
     for position, one in enumerate(measured):
-        if not (one.lengths and min(one.lengths) >= 1 and 0 < one.seconds < float("inf")):
-            raise ValueError(f"measured micro-batch {position} is {one}: drop it")
+        lengths = [length for slot in one.slots for length in slot]
+        if not (lengths and min(lengths) >= 1 and 0 < one.seconds < float("inf")):
+            raise ValueError(f"measurement {position} is {one}: drop it")
 
 
 def _non_negative_fit(features: np.ndarray) -> np.ndarray:
@@ -156,7 +214,7 @@ def _non_negative_fit(features: np.ndarray) -> np.ndarray:
                 best[columns] = part / size[columns]
     if best is None or not best[:2].any():
         raise ValueError(
-            "the measured micro-batches do not show how time grows with length: "
+            "the measurements do not show how time grows with length: "
             "measure some with few long samples and some with many short ones"
         )
     return best

@@ -94,6 +94,7 @@ def _move_sample(grid: RankGrid, most: int, fewest: int) -> bool:
     samples = np.flatnonzero(np.isin(grid.bin_of_sample, shared))
     targets = grid.bins[:, fewest]
     fits = grid.tokens[targets] + problem.lengths[samples][:, None] <= problem.token_cap
+    fits &= grid.counts[targets] < problem.sample_cap
     if not fits.any():
         return False
     slot_tops = grid.costs[grid.bins].max(axis=1)

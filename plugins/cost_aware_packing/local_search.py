@@ -137,6 +137,7 @@ def best_exchange(state: BinState, slot: int, rng: np.random.Generator) -> Excha
     growth = problem.lengths[givers][:, None] - np.where(real, problem.lengths[takers], 0)
     allowed = state.tokens[targets] + growth <= problem.token_cap
     allowed &= state.tokens[source] - growth <= problem.token_cap
+    allowed &= real | (state.counts[targets] < problem.sample_cap)
     gain, relief = _effect(state, slot, source, targets, drop)
     helps = allowed & (drop > state.tolerance)
     helps &= (gain > state.tolerance) | ((gain >= 0) & (relief > state.tolerance))

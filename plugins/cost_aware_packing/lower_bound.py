@@ -24,6 +24,15 @@ cost C; m_s is the time of slot s, its dearest micro-batch. Slot time is the sum
    not fall when x grows. So it is at least max(C / R, X + (C - K) / R) for this t, and the minimum
    over every t that is possible bounds all schedules. The best p counts.
 
+   *Pairs.* Where no micro-batch holds more than two giants, say that D hold two; then
+   p - t * R <= D <= p / 2. The top of the j-th dearest slot is the dearest micro-batch of those
+   that are left when the k = (j - 1) * R dearest of the t slots are taken away. These held at most
+   k + min(k, D) giants, so the top is no cheaper than the dearest of as many of the cheapest giants
+   as are left at least. At least D - k pairs are left, too, and the dearest of D - k pairs is no
+   cheaper than it is among the 2 * (D - k) cheapest giants with the dearest paired with the
+   cheapest and so on inwards. The larger of the two, summed over j, is at least X for this D; the
+   minimum over D is at least X for all.
+
    *K and t.* A weight f is dual feasible when the samples of any micro-batch that is allowed weigh
    at most 1 together. t slots are t * R micro-batches, so their cost is at most that of a
    fractional knapsack of capacity t * R over all samples by c / f; the lowest over several weights
@@ -31,8 +40,8 @@ cost C; m_s is the time of slot s, its dearest micro-batch. Slot time is the sum
    The weights: with x = l / M, x itself; for a whole k, floor((k + 1) x) / k, or x where (k + 1) x
    is whole (Fekete and Schepers 2001: sizes just over 1 / (k + 1) are counted as 1 / k);
    for e <= 1/2, 1 above 1 - e, 0 below e, x between (a sample above 1 - e leaves only room for
-   those below e); the average of any two of them; and 1 / k where a micro-batch holds exactly
-   k samples.
+   those below e); 1 / k where a micro-batch holds k samples, exactly or at most; and the average
+   of any two of them.
 """
 
 from __future__ import annotations
@@ -47,6 +56,7 @@ from miles_periodic.plugins.cost_aware_packing.problem import StepProblem
 NUM_ROUNDED_WEIGHTS = 4
 NUM_CUT_WEIGHTS = 6
 NUM_GIANT_COUNTS = 32
+MOST_PAIRED_GIANTS = 256
 
 
 @dataclass(frozen=True)
@@ -134,12 +144,17 @@ def _bound_for_giants(
     fewest_bins = max(knapsack.fewest_bins(num_giants) for knapsack in knapsacks)
     fewest_slots = max(-(-fewest_bins // num_ranks), -(-num_giants // per_slot))
     pigeonhole = float(descending[num_giants - 1]) * -(-num_giants // num_ranks)
+    giants = descending[:num_giants][::-1]
+    come_in_pairs = per_slot == 2 * num_ranks and num_giants <= MOST_PAIRED_GIANTS
+    folds = _dearest_of_pairs(giants) if come_in_pairs else None
     lowest = np.inf
     for num_slots in range(fewest_slots, num_giants + 1):
         firsts = np.minimum(np.arange(num_slots) * per_slot, num_giants - 1)
         giants_time = max(float(descending[firsts].sum()), pigeonhole)
         if giants_time >= lowest:
             break
+        if folds is not None:
+            giants_time = max(giants_time, _paired_time(giants, folds, num_slots, num_ranks))
         capacity = num_slots * num_ranks
         most_cost = min(knapsack.most_cost(capacity) for knapsack in knapsacks)
         bound = max(giants_time, giants_time + (total - most_cost) / num_ranks)
@@ -147,6 +162,25 @@ def _bound_for_giants(
         if lowest <= known:
             break
     return lowest
+
+
+def _dearest_of_pairs(ascending: np.ndarray) -> np.ndarray:
+    """For each m the dearest of m pairs of the 2 m cheapest, at least, float64 [size / 2 + 1]."""
+    folded = [0.0]
+    for num_pairs in range(1, len(ascending) // 2 + 1):
+        dearer = ascending[num_pairs : 2 * num_pairs][::-1]
+        folded.append(float((ascending[:num_pairs] + dearer).max()))
+    return np.array(folded)
+
+
+def _paired_time(giants: np.ndarray, folds: np.ndarray, num_slots: int, num_ranks: int) -> float:
+    """Least time of `num_slots` slots with all `giants`, ascending, at most two in a bin."""
+    num_giants = len(giants)
+    taken = np.arange(num_slots) * num_ranks
+    pairs = np.arange(max(0, num_giants - num_slots * num_ranks), num_giants // 2 + 1)[:, None]
+    left = np.maximum(num_giants - taken - np.minimum(taken, pairs), 1)
+    tops = np.maximum(giants[left - 1], folds[np.maximum(pairs - taken, 0)])
+    return float(tops.sum(axis=1).min())
 
 
 def _giant_counts(problem: StepProblem) -> list[int]:
@@ -182,6 +216,8 @@ def _weights(problem: StepProblem) -> list[np.ndarray]:
     weights = [lengths / cap]
     weights += [_rounded_weight(lengths, cap, k) for k in range(1, NUM_ROUNDED_WEIGHTS + 1)]
     weights += [_cut_weight(lengths, cap, cut * cap // 16) for cut in range(1, NUM_CUT_WEIGHTS + 1)]
+    if problem.max_samples is not None:
+        weights.append(np.full(problem.num_samples, 1.0 / problem.max_samples))
     return weights + [(first + second) / 2 for first, second in combinations(weights, 2)]
 
 

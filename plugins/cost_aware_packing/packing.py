@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from itertools import islice
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from miles_periodic.plugins.cost_aware_packing.construct import (
     first_fit_decreasing,
     split_to_count,
 )
+from miles_periodic.plugins.cost_aware_packing.fold import foldings
 from miles_periodic.plugins.cost_aware_packing.local_search import improve
 from miles_periodic.plugins.cost_aware_packing.lower_bound import lower_bound
 from miles_periodic.plugins.cost_aware_packing.problem import (
@@ -193,11 +195,7 @@ def _best_filling(
 ) -> tuple[float, int, np.ndarray] | None:
     """Slot time, `num_slots` and bin of each sample, or None where the cap is too tight."""
     best: tuple[float, int, np.ndarray] | None = None
-    num_tries = max(FEWEST_TRIES, MOST_SAMPLES_FILLED // problem.num_samples)
-    for num_stacked in _stack_counts(num_slots)[:num_tries]:
-        bins = fill_to_level(problem, num_slots, num_stacked)
-        if bins is None:
-            break
+    for bins in _fillings(problem, num_slots):
         costs = bin_costs(problem, bins, num_slots * problem.num_ranks)
         found = slot_time_of_bins(costs, problem.num_ranks)
         if best is None or found < best[0]:
@@ -205,6 +203,18 @@ def _best_filling(
         if found <= CLOSE_RATIO * floor:
             break
     return best
+
+
+def _fillings(problem: StepProblem, num_slots: int) -> Iterator[np.ndarray]:
+    """Bin of each sample, in several ways, the fewer the more samples there are."""
+    num_tries = max(FEWEST_TRIES, MOST_SAMPLES_FILLED // problem.num_samples)
+    if problem.samples_per_bin == 2 and problem.max_tokens is None:
+        yield from islice(foldings(problem), num_tries)
+    for num_stacked in _stack_counts(num_slots)[:num_tries]:
+        bins = fill_to_level(problem, num_slots, num_stacked)
+        if bins is None:
+            return
+        yield bins
 
 
 def _stack_counts(num_slots: int) -> list[int]:

@@ -23,6 +23,7 @@ class StepProblem:
         max_tokens: most tokens in a bin; None for no cap.
         slot_multiple: the number of slots is a multiple of this.
         samples_per_bin: exact number of samples in each bin; None for any number from 1.
+        max_samples: most samples in a bin; None for no cap. Not together with `samples_per_bin`.
     """
 
     lengths: np.ndarray
@@ -31,6 +32,7 @@ class StepProblem:
     max_tokens: int | None = None
     slot_multiple: int = 1
     samples_per_bin: int | None = None
+    max_samples: int | None = None
 
     @property
     def num_samples(self) -> int:
@@ -44,11 +46,11 @@ class StepProblem:
     @property
     def sample_cap(self) -> int:
         """Most samples in a bin."""
-        return self.num_samples if self.samples_per_bin is None else self.samples_per_bin
+        return self.samples_per_bin or self.max_samples or self.num_samples
 
     @property
     def fewest_slots(self) -> int:
-        """Slots below which the tokens (or the exact sample count) cannot fit."""
+        """Slots below which the tokens or the samples cannot fit."""
         bins_by_tokens = -(-int(self.lengths.sum()) // self.token_cap)
         bins_by_samples = -(-self.num_samples // self.sample_cap)
         slots = -(-max(bins_by_tokens, bins_by_samples) // self.num_ranks)

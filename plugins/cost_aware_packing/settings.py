@@ -19,6 +19,11 @@ class CostAwarePackingSettings(FeatureSettings):
     seed: int = Field(default=0, ge=0)
     """Seed of the local search. Change it only to see how much the plan depends on it."""
 
+    megatron_scheduler: bool | None = None
+    """Plan also what Megatron's own scheduler packs (`--sequence-packing-scheduler dp_balanced`),
+    in trainings that go without Miles's packing. None, the default, does so where the tree has that
+    scheduler in a form that is known."""
+
     recompute: bool = False
     """Count the forward pass twice, as a trainer with full activation recomputation runs it. It
     moves the weight of attention against the rest by about a tenth."""

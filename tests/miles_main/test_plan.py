@@ -24,6 +24,13 @@ def test_delta_router_replay_is_put_into_the_rollout_and_the_trainer(decision):
     assert {"rollout/routed-experts-of-tokens", "training/replay-fill"} <= set(found.bindings)
 
 
+def test_cost_aware_packing_plans_where_miles_plans(decision):
+    found = decision("cost-aware-packing")
+    assert isinstance(found, Inject), found
+    own = {name for name in found.bindings if name.startswith("training/")}
+    assert own == {"training/schedule", "training/unplanned-split"}
+
+
 def test_kv_preservation_finds_its_rollout_there(decision):
     found = decision("kv-preservation")
     assert isinstance(found, Inject), found

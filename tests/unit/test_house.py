@@ -19,7 +19,26 @@ MODULES = sorted(path.relative_to(ROOT) for room in ROOMS for path in (ROOT / ro
 PACKAGES = [path.parent for path in MODULES if path.name == "__init__.py"]
 
 #: Imported only inside a process that has torch.
-NEEDS_TORCH = {"miles_periodic.compat.cpu.cuda_mode"}
+OFFLOAD = "miles_periodic.plugins.chunked_optimizer_offload"
+NEEDS_TORCH = {
+    "miles_periodic.cli.bench.offload_contest",
+    "miles_periodic.compat.cpu.cuda_mode",
+    *(
+        f"{OFFLOAD}.{name}"
+        for name in (
+            "adam",
+            "exchange",
+            "host_memory",
+            "lanes",
+            "moments",
+            "prepared",
+            "residency",
+            "rules",
+            "stepper",
+            "workspace",
+        )
+    ),
+}
 #: Rooms that need an extra, and import what it brings.
 EXTRAS = {"miles_periodic.plugins.pbox": "pbox"}
 UPSTREAMS = ("miles", "megatron", "sglang", "torch", "ray", "transformers", "safetensors")

@@ -83,7 +83,7 @@ def test_the_hooks_that_only_one_feature_may_answer_are_these():
 
 def test_the_features_and_their_settings_are_these():
     assert {f.slug: sorted(f.settings_model.model_fields) for f in features()} == {
-        "cost-aware-packing": ["recompute", "seed", "time_budget_seconds"],
+        "cost-aware-packing": ["megatron_scheduler", "recompute", "seed", "time_budget_seconds"],
         "decode-radix-cache": ["prove_reuse", "refuse_unpaired"],
         "delta-router-replay": [
             "check_capture_buffer",
@@ -123,7 +123,15 @@ def test_the_commands_and_their_options_are_these():
     commands.add_to(app)
     assert options_by_command(typer.main.get_command(app)) == {
         "miles": [*PLUGIN_OPTIONS, "--plugins", "--version"],
-        "miles plan": ["--accept-drift", "--allow-missing", "--json", "--plugins", "--tree"],
+        "miles plan": [
+            "--accept-drift",
+            "--allow-missing",
+            "--json",
+            "--plugin-config",
+            "--plugin-set",
+            "--plugins",
+            "--tree",
+        ],
         "miles rehearse": ["--json", "--report", "--steps", "--without", "--work-dir"],
         "miles pbox": [],
         "miles pbox agent": [
@@ -165,6 +173,15 @@ def test_the_commands_and_their_options_are_these():
         "miles bench": [],
         "miles bench boot": ["--json", "--runs"],
         "miles bench decode-radix": ["--json", "--path", "--sglang", "--turns"],
+        "miles bench offload": [
+            "--chunk-mib",
+            "--json",
+            "--kernel",
+            "--moment-dtype",
+            "--parameters",
+            "--steps",
+            "--workspace-mib",
+        ],
         "miles bench packing": ["--json"],
         "miles bench request-routing": ["--json", "--rollouts", "--servers"],
         "miles bench router-replay": [

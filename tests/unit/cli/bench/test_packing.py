@@ -8,33 +8,62 @@ from miles_periodic.hooks.errors import PeriodicError
 
 @pytest.fixture(scope="module")
 def rows() -> list[dict]:
-    return packing.measure(sample_counts=(64,), traces=("lognormal",), seeds=(0,), time_budget=0)
+    return packing.measure(
+        sample_counts=(64,),
+        data_parallel_sizes=(8, 16),
+        traces=("lognormal",),
+        seeds=(0,),
+        time_budget=0,
+    )
 
 
-def test_every_rule_is_measured(rows):
-    assert [row["rule"] for row in rows] == ["under cap", "of 1", "of 2"]
+def test_every_rule_is_measured_and_the_cap_with_all_ranks(rows):
+    assert [(row["data_parallel_size"], row["rule"]) for row in rows] == [
+        (8, "under cap"),
+        (8, "of 1"),
+        (8, "of 2"),
+        (16, "under cap"),
+    ]
 
 
-def test_no_order_is_below_the_bound(rows):
-    assert all(min(row["strided"], row["balanced"], row["ours"]) >= 1 for row in rows)
+def test_a_cap_is_measured_against_the_orders_of_three_upstreams(rows):
+    assert list(rows[0]["orders"]) == [
+        "0.0.2",
+        "0.0.2 balance-data",
+        "main",
+        "main balance-data",
+        "main balance-by-flops",
+        "Megatron dp_balanced",
+        "ours",
+    ]
 
 
-def test_our_order_is_never_behind_the_stock_ones(rows):
-    assert all(row["ours"] <= min(row["strided"], row["balanced"]) for row in rows)
+def test_only_an_order_that_breaks_the_cap_may_be_below_the_bound(rows):
+    measured = [order for row in rows for order in row["orders"].values()]
+    assert all(order["ratio"] >= 1 - 1e-12 for order in measured if not order["over_cap"])
+
+
+def test_our_order_is_never_behind_one_that_keeps_the_cap(rows):
+    for row in rows:
+        kept = [order["ratio"] for order in row["orders"].values() if not order["over_cap"]]
+        assert row["orders"]["ours"]["ratio"] <= min(kept)
 
 
 def test_our_order_never_exceeds_the_cap(rows):
-    assert all(row["ours_over_cap"] == 0 for row in rows)
+    assert all(row["orders"]["ours"]["over_cap"] == 0 for row in rows)
 
 
-def test_the_table_has_a_line_per_row(rows):
-    assert packing.table(rows).row_count == len(rows)
+def test_the_table_has_a_line_per_row_and_shows_what_is_over_the_cap(rows):
+    shown = packing.table(rows)
+    assert shown.row_count == len(rows)
+    assert packing._cell({"ratio": 1.2345, "over_cap": 3}) == "1.234 (3)"
 
 
-@pytest.mark.parametrize("missed", [{"ours": 1.2}, {"ours_over_cap": 1}, {"plan_seconds": 2.0}])
+@pytest.mark.parametrize("missed", [{"ratio": 1.2}, {"over_cap": 1}, {"seconds": 2.0}])
 def test_a_missed_goal_is_told(missed):
-    met = {"rule": "under cap", "ours": 1.01, "ours_over_cap": 0, "plan_seconds": 0.1}
-    assert packing.meets_goals(met) and not packing.meets_goals({**met, **missed})
+    met = {"ratio": 1.01, "over_cap": 0, "seconds": 0.1}
+    assert packing.meets_goals({"rule": "under cap", "orders": {"ours": met}})
+    assert not packing.meets_goals({"rule": "under cap", "orders": {"ours": {**met, **missed}}})
 
 
 def test_an_unknown_trace_is_an_error_that_names_the_nearest():

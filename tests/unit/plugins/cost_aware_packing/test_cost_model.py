@@ -7,6 +7,7 @@ from miles_periodic.plugins.cost_aware_packing.cost_model import (
     AttentionTerm,
     CostModel,
     MeasuredMicrobatch,
+    MeasuredStep,
 )
 
 DENSE = {
@@ -48,6 +49,61 @@ def test_recomputation_adds_one_forward():
     assert again.attention[0].flops_per_pair == pytest.approx(
         plain.attention[0].flops_per_pair * 4.5 / 3.5
     )
+
+
+LATENT = {
+    "kv_lora_rank": 32,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 12,
+}
+SPARSE = {"index_topk": 5, "index_n_heads": 2, "index_head_dim": 4}
+
+
+def test_a_sparse_model_pays_pairs_up_to_its_keys_and_its_indexer_for_all():
+    model = CostModel.from_config({**DENSE, **LATENT, **SPARSE})
+    chosen, indexer = model.attention
+    assert chosen == AttentionTerm(3.5 * 2 * 2 * 4 * (40 + 32), window=5)
+    assert indexer == AttentionTerm(2 * 2 * 2 * 4)
+
+
+def test_an_indexer_with_a_loss_has_a_backward_and_a_target():
+    sparse = {**DENSE, **LATENT, **SPARSE}
+    without = CostModel.from_config(sparse)
+    trained = CostModel.from_config({**sparse, "dsa_indexer_loss_coeff": 0.1})
+    assert trained.linear > without.linear
+    assert trained.attention[1] == AttentionTerm(2 * (3 * 2 * 2 * 4 + 2 * 4 * 24))
+
+
+def test_context_parallel_ranks_share_a_sample_and_pad_it_to_their_chunks():
+    alone = CostModel.from_config(DENSE)
+    shared = CostModel.from_config(DENSE, context_parallel_size=4)
+    assert shared.padded_lengths([1, 8, 9]).tolist() == [8, 8, 16]
+    assert shared.sample_costs([8]) == pytest.approx(alone.sample_costs([8]) / 4)
+
+
+def test_a_padding_that_is_given_is_the_one_that_counts():
+    model = CostModel.from_config(DENSE, context_parallel_size=4, pad_multiple=1)
+    assert model.padded_lengths([1, 9]).tolist() == [1, 9]
+
+
+def test_a_measured_step_is_that_of_the_dearest_microbatch_of_each_slot():
+    microbatches = [[(0,), (1, 2)], [(3,), (4,)]]
+    step = MeasuredStep.from_microbatches(
+        microbatches, [5, 2, 3, 9, 1], cost=[5, 2, 3, 9, 1], seconds=2.0
+    )
+    assert step == MeasuredStep(((9,), (2, 3)), 2.0)
+
+
+def test_a_fit_to_steps_recovers_the_seconds_of_a_machine():
+    model = CostModel(linear=1.0, attention=(AttentionTerm(1.0),))
+    machine = CostModel(2.0, (AttentionTerm(0.5),), per_microbatch=30.0)
+    plans = [((8,) * 9, (4, 4)), ((50,), (2,), (3,)), ((100,),), ((10, 20), (30,)), ((1,),) * 7]
+    measured = [
+        MeasuredStep(slots, sum(machine.microbatch_cost(slot) for slot in slots)) for slots in plans
+    ]
+    fitted = model.fit(measured)
+    assert fitted.microbatch_cost((70, 5)) == pytest.approx(machine.microbatch_cost((70, 5)))
 
 
 def test_a_fit_recovers_the_seconds_of_a_machine():

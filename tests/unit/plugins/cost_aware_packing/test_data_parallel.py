@@ -144,11 +144,12 @@ def test_dear_samples_share_microbatches_where_that_levels_them():
 @pytest.mark.parametrize(
     ("num_samples", "changes", "remedy"),
     [
-        (8, {"micro_batch_size": 1, "max_tokens": 9}, "pass exactly one of"),
-        (8, {}, "pass exactly one of"),
+        (8, {"micro_batch_size": 1, "max_tokens": 9}, "pass either micro_batch_size, or"),
+        (8, {}, "pass either micro_batch_size, or"),
+        (8, {"max_tokens": 9, "global_batch_size": None}, "exactly one of global_batch_size and"),
         (9, {"micro_batch_size": 1}, "trim the batch"),
         (0, {"micro_batch_size": 1}, "trim the batch"),
-        (8, {"micro_batch_size": 3}, "change global_batch_size or micro_batch_size"),
+        (8, {"micro_batch_size": 3}, "change the number of samples in a step, or"),
         (8, {"micro_batch_size": 0}, "pass 1 or more"),
         (8, {"max_tokens": 3}, "raise max_tokens to 5"),
         (8, {"max_tokens": 5, "slot_multiple": 5}, "lower data_parallel_size or slot_multiple"),

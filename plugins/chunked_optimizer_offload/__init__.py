@@ -1,0 +1,45 @@
+"""chunked-optimizer-offload: Adam whose masters and moments live in host memory.
+
+adam            ChunkedAdam, the optimizer
+rules           whose arithmetic steps a chunk: torch's AdamW, or an optimizer with `step` in groups
+layout          where each parameter lies in host memory
+schedule        chunks, pieces and runs of one step
+moments         each parameter's state, over persistent views
+host_memory     persistent host tensors, pinned beside a GPU
+workspace       slots on the device, and what they may cost
+lanes           three streams, or none
+pipeline        the order in which slots are loaded, stepped and drained
+stepper         one step: plan, workspace and pipeline together
+prepared        a chunk's views, made once
+residency       what a parameter shows while its data is away, and giving it back
+exchange        state of either optimizer kind, copied in
+settings        the slug, and what a user can set
+
+Names that need torch are imported when they are asked for.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from miles_periodic.plugins.chunked_optimizer_offload.settings import (
+    SLUG,
+    ChunkedOptimizerOffloadSettings,
+)
+
+_NEEDS_TORCH = {
+    "AdamWRule": "rules",
+    "ChunkedAdam": "adam",
+    "GroupStepRule": "rules",
+    "StepFailed": "adam",
+    "SteppedPiece": "prepared",
+}
+
+__all__ = ["SLUG", "ChunkedOptimizerOffloadSettings", *_NEEDS_TORCH]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _NEEDS_TORCH:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_NEEDS_TORCH[name]}"), name)
