@@ -6,6 +6,7 @@ offload          an optimizer step with its state in host memory against the lin
 offload_contest  what is stepped and timed for it
 packing          slot time against its lower bound
 stock_orders     the orders in which Miles splits a batch today
+pbox             what a sandbox costs
 router_replay    bytes and CPU time of one turn's routes
 route_server     the server's half of that, in a process of its own
 request_routing  what rollouts compute again, by the choice of a server
@@ -22,6 +23,7 @@ from miles_periodic.cli.bench.boot import boot_command
 from miles_periodic.cli.bench.decode_radix import decode_radix_command
 from miles_periodic.cli.bench.offload import offload_command
 from miles_periodic.cli.bench.packing import packing_command
+from miles_periodic.cli.bench.pbox import pbox_command
 from miles_periodic.cli.bench.request_routing import routing_command
 from miles_periodic.cli.bench.router_replay import router_replay_command
 
@@ -30,5 +32,6 @@ app.command("boot")(boot_command)
 app.command("decode-radix")(decode_radix_command)
 app.command("offload")(offload_command)
 app.command("packing")(packing_command)
+app.command("pbox")(pbox_command)
 app.command("request-routing")(routing_command)
 app.command("router-replay")(router_replay_command)

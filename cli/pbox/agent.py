@@ -65,6 +65,9 @@ def agent_command(
         list[str] | None,
         typer.Option(metavar="LIMIT", help="Start although this limit is not enforced here."),
     ] = None,
+    stop_with_stdin: Annotated[
+        bool, typer.Option("--stop-with-stdin", help="Stop when standard input, a pipe, ends.")
+    ] = False,
 ) -> None:
     """Run sandboxes for the jobs of this node.
 
@@ -98,7 +101,11 @@ def agent_command(
             f"The agent cannot be set up so: {error}.", remedy="Change the options it names."
         ) from error
     _log_as_json()
-    asyncio.run(serve(settings, lambda address: typer.echo(f"listening at {address}")))
+    asyncio.run(serve(settings, _say_where, stop_with_stdin))
+
+
+def _say_where(address: str) -> None:
+    typer.echo(f"listening at {address}")
 
 
 def _numbers(pairs: list[str]) -> dict[str, int]:

@@ -3,6 +3,7 @@
 limits    what one sandbox may use
 outcomes  how a command ends, and what is no end of a command
 cpu_lists lists of CPUs, read and written
+cpu_split two disjoint sets of a job's CPUs
 wire      what client and agent say to each other beside JSON
 node/     one machine: mounts, control groups, runsc, process 1, proofs, sweeping
 images/   root file systems: from Debian's packages, or folders

@@ -12,8 +12,6 @@ from miles_periodic.plugins.pbox.agent.keys import AGENT, JOB
 from miles_periodic.plugins.pbox.node import trees
 from miles_periodic.plugins.pbox.node.beneath import PIECE_BYTES, WorkFiles
 
-SENDFILE_BYTES = 1 << 30
-
 
 def _files(request: web.Request) -> WorkFiles:
     _, sandbox = request.app[AGENT].find(request[JOB], request.match_info["name"])
@@ -43,30 +41,16 @@ def write_all(descriptor: int, piece: bytes) -> None:
 
 
 async def download(request: web.Request) -> web.StreamResponse:
-    """GET …/file?path=."""
+    """GET …/file?path=: sent by the kernel, from the descriptor that was checked."""
     descriptor = _files(request).open_to_read(request.query["path"])
-    with os.fdopen(descriptor, "rb") as file:
-        size = os.fstat(descriptor).st_size
-        response = web.StreamResponse(
-            headers={"Content-Length": str(size), "Content-Type": "application/octet-stream"}
-        )
-        await response.prepare(request)
-        await _send(request, response, file, size)
     request.app[AGENT].counts["downloads"] += 1
-    return response
-
-
-async def _send(request: web.Request, response: web.StreamResponse, file, size: int) -> None:
-    """The first `size` bytes of a file that may be changing; fewer of them is a broken answer."""
-    left = size
-    while left:
-        piece = file.read(min(left, PIECE_BYTES))
-        if not piece:
-            request.transport.abort()
-            raise ConnectionResetError("the file became shorter while it was read")
-        await response.write(piece)
-        left -= len(piece)
-    await response.write_eof()
+    try:
+        response = web.FileResponse(f"/proc/self/fd/{descriptor}")
+        response.content_type = "application/octet-stream"
+        await response.prepare(request)
+        return response
+    finally:
+        os.close(descriptor)
 
 
 async def upload_tree(request: web.Request) -> web.Response:

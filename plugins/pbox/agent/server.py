@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
 from aiohttp import WSMsgType, web
@@ -20,6 +21,8 @@ from miles_periodic.plugins.pbox.agent.settings import AgentSettings
 from miles_periodic.plugins.pbox.limits import Limits
 from miles_periodic.plugins.pbox.outcomes import InfrastructureFailure, SandboxGone
 
+#: What one upload may have on its way before its sender is told to wait.
+READ_BYTES = 1 << 20
 _log = logging.getLogger(__name__)
 
 
@@ -152,25 +155,42 @@ def make_app(agent: Agent) -> web.Application:
     return app
 
 
-async def serve(settings: AgentSettings, ready=lambda address: None) -> None:
-    """Run an agent until SIGTERM or SIGINT; `ready` gets its address when jobs may come."""
+async def serve(
+    settings: AgentSettings,
+    ready: Callable[[str], None],
+    stop_with_stdin: bool = False,
+) -> None:
+    """Run an agent until SIGTERM or SIGINT; `ready` gets its address when jobs may come.
+
+    stop_with_stdin: stop as well when standard input, a pipe from whoever needs the agent, ends;
+    the token file then goes with the agent.
+    """
     agent = make_agent(settings)
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    if stop_with_stdin:
+        asyncio.get_running_loop().add_reader(0, lambda: os.read(0, 4096) or _stdin_ended(stop))
     # A client that goes away ends its command: nobody is left to read what it writes.
     runner = web.AppRunner(make_app(agent), handler_cancellation=True, access_log=None,
-                           shutdown_timeout=1.0)  # fmt: skip
+                           shutdown_timeout=1.0, read_bufsize=READ_BYTES)  # fmt: skip
     try:
         await agent.open()
         await runner.setup()
         ready(await _listen(runner, settings.listen))
         await stop.wait()
     finally:
-        await agent.close()
-        await runner.cleanup()
         if settings.listen.startswith("unix:"):
             Path(settings.listen.removeprefix("unix:")).unlink(missing_ok=True)
+        if stop_with_stdin:
+            settings.token_file.unlink(missing_ok=True)
+        await agent.close()
+        await runner.cleanup()
+
+
+def _stdin_ended(stop: asyncio.Event) -> None:
+    asyncio.get_running_loop().remove_reader(0)
+    stop.set()
 
 
 async def _listen(runner: web.AppRunner, listen: str) -> str:

@@ -38,12 +38,15 @@ def take(state: Path) -> int:
 
 
 def remove_place(state: Path, node: Node) -> None:
-    """Remove the parent group and the folders, where they are empty; what is in use stays."""
+    """Remove the parent group, and the folders up to the one around `state`, where they are empty;
+    what is in use stays.
+    """
     for folder in (node.homes, node.runsc.state):
         _remove_empty(folder)
     node.cgroups.remove()
     (state / "lock").unlink(missing_ok=True)
     _remove_empty(state)
+    _remove_empty(state.parent)
 
 
 def _remove_empty(folder: Path) -> None:
