@@ -4,11 +4,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 LIBRARIES := libibverbs1 libnl-3-200 librdmacm1
-SANDBOXES := runsc bubblewrap
+SANDBOXES := runsc bubblewrap slurm-wlm munge
 SUDO := $(shell [ "$$(id -u)" = 0 ] || command -v sudo)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup rehearse test unit lint docs lock clean
+.PHONY: help setup rehearse test sandboxes unit lint docs lock clean
 
 help: ## Show what there is
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -18,8 +18,15 @@ setup: $(READY) ## Make .venv with the whole CPU stack (about 8 GB, a few minute
 rehearse: $(READY) ## Run the whole loop on this machine's CPU, features off and on, with a report
 	$(BIN)/periodic --plugins periodic rehearse --report rehearsal/report.html --json rehearsal/result.json
 
-test: $(READY) lint ## Run every test
+test: $(READY) sandboxes lint ## Run every test
 	$(BIN)/pytest
+
+sandboxes: ## Install what the tests of sandboxes run: gVisor, bubblewrap, Slurm
+	@missing=; for name in $(SANDBOXES); do dpkg -s $$name >/dev/null 2>&1 || missing="$$missing $$name"; done; \
+	if [ -n "$$missing" ]; then \
+	  echo "installing Debian packages:$$missing"; \
+	  $(SUDO) apt-get update -qq && $(SUDO) apt-get install -y -qq --no-install-recommends $$missing; \
+	fi
 
 unit: $(READY) ## Run the tests that need no upstream
 	$(BIN)/pytest tests/unit
@@ -41,7 +48,7 @@ clean: ## Remove everything that the other targets made
 	rm -rf $(VENV) .cache rehearsal build *.egg-info
 
 $(READY): pyproject.toml setup.py requirements/lock.txt
-	@missing=; for name in $(LIBRARIES) $(SANDBOXES); do dpkg -s $$name >/dev/null 2>&1 || missing="$$missing $$name"; done; \
+	@missing=; for name in $(LIBRARIES); do dpkg -s $$name >/dev/null 2>&1 || missing="$$missing $$name"; done; \
 	$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || missing="$$missing $$($(PYTHON) -c 'import sys; print("python3.%d-venv" % sys.version_info[1])')"; \
 	if [ -n "$$missing" ]; then \
 	  echo "installing Debian packages:$$missing"; \

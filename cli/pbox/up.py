@@ -13,11 +13,12 @@ from typing import Annotated
 import typer
 
 from miles_periodic.cli import messages
-from miles_periodic.cli.pbox.target import DEFAULT_IMAGE_DIR, ImageDir
+from miles_periodic.cli.pbox.target import DEFAULT_IMAGE_DIR, ImageDir, needing_the_extra
 from miles_periodic.hooks.errors import PeriodicError
 
 _CODE = "from miles_periodic.cli.main import main; main()"
 STOP_SECONDS = 20
+PLACES = Path("/run/pbox")
 
 
 def up_command(
@@ -50,9 +51,13 @@ def up_command(
     from miles_periodic.plugins.pbox.cpu_lists import written_cpus
     from miles_periodic.plugins.pbox.cpu_split import split
 
+    with needing_the_extra():
+        from miles_periodic.plugins.pbox.node.sweep import sweep_abandoned
     cpus = split(sandbox_cpus)
+    for abandoned in sweep_abandoned(PLACES, runsc, platform):
+        messages.warning(f"an agent before this one was killed; swept what {abandoned} left")
     name = _name()
-    folder = Path("/run/pbox") / name
+    folder = PLACES / name
     options = ["--image", image, "--image-dir", str(image_dir), "--runsc", runsc]
     options += ["--platform", platform, "--cpus", written_cpus(cpus.sandboxes)]
     options += [word for pair in warm or () for word in ("--warm", pair)]

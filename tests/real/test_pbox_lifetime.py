@@ -12,10 +12,12 @@ import time
 from pathlib import Path
 
 import pytest
-from pbox_agent import agent, agent_command, left_behind, nothing_is_left
+from pbox_agent import PLATFORM, agent, agent_command, left_behind, nothing_is_left
 from pbox_image import base_image
 
 from miles_periodic.plugins.pbox import InfrastructureFailure
+from miles_periodic.plugins.pbox.node.cgroups import find
+from miles_periodic.plugins.pbox.node.sweep import sweep_abandoned
 
 pytestmark = pytest.mark.real
 HERE = Path(__file__).parent
@@ -172,6 +174,21 @@ def test_an_agent_sweeps_what_one_before_it_left(tmp_path):
         with agent(folder) as next_one:
             assert "swept 1 sandboxes" in next_one.log()
             assert not any(left_behind(folder).values())
+
+
+def test_a_place_whose_agent_and_undertaker_were_killed_is_swept_by_whoever_comes(tmp_path):
+    """As `miles pbox up` does before it starts an agent; a place with an agent is left alone."""
+    places, name = tmp_path / "places", f"test-{os.getpid()}-abandoned"
+    places.mkdir()
+    with agent(places / name, "--cgroup", f"pbox-{name}") as running, running.connect() as host:
+        host.start()
+        assert sweep_abandoned(places, "runsc", PLATFORM) == []
+        os.kill(undertaker_of(places / name), signal.SIGKILL)
+        running.process.kill()
+        running.process.wait()
+        assert sweep_abandoned(places, "runsc", PLATFORM) == [name]
+        assert str(places) not in Path("/proc/self/mountinfo").read_text()
+        assert find(f"pbox-{name}").existing() == {}
 
 
 def undertaker_of(folder):
