@@ -17,6 +17,7 @@ from pbox_image import base_image
 
 from miles_periodic.plugins.pbox import InfrastructureFailure
 from miles_periodic.plugins.pbox.node.cgroups import find
+from miles_periodic.plugins.pbox.node.orphans import zombie_children
 from miles_periodic.plugins.pbox.node.sweep import sweep_abandoned
 
 pytestmark = pytest.mark.real
@@ -253,10 +254,12 @@ def wait_for_warm(host, number):
 def test_many_sandboxes_one_after_another_leave_nothing(running):
     with running.connect() as host:
         for _ in range(20):
-            host.start().close()
+            box = host.start()
+            box.exec(["sh", "-c", "(setsid sleep 60 &); sleep 60 & true"])
+            box.close()
         assert not any(left_behind(running.folder).values())
-    assert open_descriptors(running.process.pid) < 40
-
-
-def open_descriptors(pid):
-    return len(os.listdir(f"/proc/{pid}/fd"))
+    assert len(os.listdir(f"/proc/{running.process.pid}/fd")) < 40
+    deadline = time.monotonic() + 10
+    while zombies := zombie_children(running.process.pid):
+        assert time.monotonic() < deadline, zombies
+        time.sleep(0.2)

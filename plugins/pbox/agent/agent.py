@@ -16,6 +16,7 @@ from miles_periodic.plugins.pbox.agent.tokens import Tokens
 from miles_periodic.plugins.pbox.images.store import ImageStore
 from miles_periodic.plugins.pbox.limits import Limits
 from miles_periodic.plugins.pbox.node import place, undertaker
+from miles_periodic.plugins.pbox.node.orphans import reap_orphans
 from miles_periodic.plugins.pbox.node.pool import Pool
 from miles_periodic.plugins.pbox.node.proof import Proof, prove, refuse_unproved
 from miles_periodic.plugins.pbox.node.sandbox import Node, Sandbox, start
@@ -41,6 +42,7 @@ class Agent:
     started_at: float = field(default_factory=time.time)
     _starting: asyncio.Semaphore | None = None
     _held: list[int] = field(default_factory=list)
+    _reaping: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
         """Take the place, sweep what is left there, prove the limits, fill the pools.
@@ -51,6 +53,7 @@ class Agent:
         settings = self.settings
         self._held.append(place.take(settings.state_dir))
         adopt_orphans()
+        self._reaping = asyncio.ensure_future(reap_orphans())
         left = await asyncio.to_thread(sweep, self.node)
         _log.info("swept %d sandboxes of an agent before this one", len(left))
         self.node.cgroups.prepare(settings.cpus, settings.memory_bytes)
@@ -71,6 +74,8 @@ class Agent:
         ends = [pool.close() for pool in self.pools.values()]
         ends += [lease.close() for lease in self.leases.values()]
         await asyncio.gather(*ends, return_exceptions=True)
+        if self._reaping is not None:
+            self._reaping.cancel()
         while self._held:
             os.close(self._held.pop())
 

@@ -15,6 +15,7 @@ beneath        files of /work, without following a link out of it
 trees          the same for whole folders
 place          an agent's folder and control group
 proof          every limit, proved by running into it
+orphans        reaping what sandboxes leave
 sweep          what an agent that was killed left behind
 undertaker     the process that sweeps when the agent is gone
 """

@@ -117,8 +117,9 @@ class GuestChannel:
         elif kind == b"t":
             running.truncated = True
         elif kind in (b"q", b"f"):
+            end = _end(kind, payload)  # raises before anything is forgotten
             del self._running[running.number]
-            _resolve(running.ended, _end(kind, payload))
+            _resolve(running.ended, end)
 
     def lose(self) -> None:
         """Process 1 is gone: wake everybody who waits for it."""

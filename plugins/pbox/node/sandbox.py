@@ -238,7 +238,8 @@ class Sandbox:
             patience_seconds=PATIENCE_SECONDS,
             seconds=TEARDOWN_SECONDS,
         )
-        await asyncio.wait_for(self._ended, timeout=TEARDOWN_SECONDS)
+        # Where even SIGKILL did not end it, what can be removed is removed all the same.
+        await asyncio.wait({self._ended}, timeout=TEARDOWN_SECONDS)
         self._final = self._cgroup.usage()
         await remove_traces(self._node, self.name, self._cgroup)
 

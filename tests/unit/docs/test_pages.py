@@ -60,7 +60,7 @@ def test_every_command_line_in_a_page_names_commands_and_options_that_exist(page
         elif takes_words(command):
             continue
         else:
-            # A script, whose arguments are its own, or an argument as the page of commands shows it.
+            # A script, whose arguments are its own, or an argument as the commands' page has it.
             assert word.endswith((".py", "SCRIPT")) or word == "train" or word[0] in "[…"
             return
 
