@@ -21,6 +21,9 @@ server_roles    which roles a run's servers can have, by its command line
 run_processes   the processes of a run on this node, found and ended
 roll_call/      what each process really did, told to the launcher
 meter           what a rehearsal sent, reused and trained on, written down
+optimizer_contest  an unmodified Megatron's optimizer, stepped and timed in a process of its own
+deferred_logits what a model returns in place of logits
+stock_losses    Megatron's own cross entropy, for benches to compare with
 train           the training entry for the miles-rl wheel, which ships none
 cpu/            stand-ins that let the stack run without a GPU
 """

@@ -13,7 +13,7 @@ from miles_periodic.compat.catalog import (
     HOOK_BINDINGS,
     names_for_hooks,
     names_for_settings,
-    upstream_of_hook,
+    upstream_bindings,
 )
 from miles_periodic.compat.drift import with_known_shapes, without_known_shape
 from miles_periodic.compat.probes import PROBES, Probe
@@ -211,7 +211,8 @@ def _probes_of(feature: type[Feature]) -> Mapping[str, Probe]:
     called_by: dict[str, list[str]] = {}
     for hook in HOOK_BINDINGS:
         if hasattr(feature, hook):
-            called_by.setdefault(upstream_of_hook(hook), []).append(hook)
+            for upstream in upstream_bindings(hook):
+                called_by.setdefault(upstream, []).append(hook)
     return {u: partial(_by_hooks, hooks) for u, hooks in (called_by or {"miles": []}).items()}
 
 

@@ -27,6 +27,8 @@ EXCLUSIVE_HOOKS = (
     "routed_experts_on_the_wire",
     "split_train_batch",
     "routed_experts_for_training",
+    "offloaded_optimizer",
+    "token_log_probs",
     "routing_key",
     "data_parallel_rank",
     "expected_prefix_tokens",

@@ -1,4 +1,4 @@
-"""Hook specs that decide what the trainer's ranks are handed."""
+"""Hook specs that decide what the trainer's ranks are handed, and what steps there."""
 
 from __future__ import annotations
 
@@ -6,7 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from miles_periodic.hooks.feature import hookspec
-from miles_periodic.hooks.values import DataParallelSplit, RankShare, RouteShape, TrainBatch
+from miles_periodic.hooks.values import (
+    DataParallelSplit,
+    OffloadedOptimizer,
+    OutputHead,
+    RankShare,
+    RouteShape,
+    TrainBatch,
+)
 
 
 @hookspec(firstresult=True)
@@ -32,4 +39,35 @@ def routed_experts_for_training(
     `shape` is that of one row. Returns an integer array (len(share.layers), len(share.rows),
     top_k), whatever in positions that are padding, or `None` to leave all of it to Miles. First
     result wins; two features that answer are refused when the manager is built.
+    """
+
+
+@hookspec(firstresult=True)
+def offloaded_optimizer(optimizer: Any) -> OffloadedOptimizer | None:
+    """What steps in the place of a trainer's own optimizer, whose state it takes over.
+
+    Called in each train rank once for each distributed optimizer (a model with experts has two),
+    right after Megatron has built it. `optimizer` is the torch optimizer inside, over this rank's
+    FP32 masters, not stepped yet; it is not used any more where there is an answer. `None` leaves
+    it in place. First result wins; two features that answer are refused when the manager is built.
+    """
+
+
+@hookspec(firstresult=True)
+def token_log_probs(
+    head: OutputHead,
+    targets: Any,
+    temperature: float,
+    ignore_index: int | None,
+    with_entropy: bool,
+) -> tuple[Any, Any]:
+    """The log-probabilities of given tokens, from what their logits would be made of.
+
+    Called in each train rank that holds the output layer, for each micro-batch, in place of the
+    logits; `head` is what they would be made of, T tokens of it; `targets` (T,) int64, tokens of
+    the whole vocabulary or `ignore_index` (None: none is); logits are divided by `temperature`.
+    Returns log-probabilities (T,) FP32, 0 for an ignored token, and where `with_entropy` the
+    entropies (T,) in nats, else `None`; both with gradients of the head's tensors. There is no
+    default: somebody must answer. First result wins; two features that answer are refused when the
+    manager is built.
     """

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 #: Fields of a `/generate` request that carry images, audio or video.
 MEDIA_FIELDS = ("image_data", "audio_data", "video_data")
@@ -237,6 +238,22 @@ class DataParallelSplit:
     num_micro_batches: tuple[int, ...] | None = None
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class OutputHead:
+    """What logits are made of: `hidden @ weight.T * logit_scale`, T tokens, V entries, H wide.
+
+    hidden: (T, H), the same on all ranks of `tp_group`. weight: (V, H), this rank's part of the
+    vocabulary, from token `vocab_start` on. tp_group: the process group over which the vocabulary
+    is split, or None where it is whole. Tensors of torch, with gradients where the model trains.
+    """
+
+    hidden: Any
+    weight: Any
+    vocab_start: int = 0
+    tp_group: Any = None
+    logit_scale: float = 1.0
+
+
 @dataclass(frozen=True, slots=True)
 class RoutedRequest:
     """A request that a router has before it.
@@ -285,3 +302,27 @@ class RoutedAnswer:
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
     completion_tokens: int | None = None
+
+
+class OffloadedOptimizer(Protocol):
+    """A torch optimizer whose masters and moments are in host memory between steps.
+
+    Otherwise like the one it was made from: the same `param_groups` and keys of `state`, whose
+    tensors are the ones in host memory; `load_state_dict` copies into them.
+
+    on_stepped: called in a step, on its stream, with pieces that have `param`, `start`, `stop`
+        (elements of the flattened parameter) and `master`, their new FP32 values on the device.
+    """
+
+    param_groups: list[dict[str, Any]]
+    state: Mapping[Any, Any]
+    on_stepped: Callable[[Sequence[Any]], None] | None
+
+    def step(self, closure: Any = None) -> Any:
+        """Step every parameter that has a gradient."""
+
+    def master(self, param: Any) -> Any:
+        """The FP32 data of a parameter in host memory, in its shape; may be written to."""
+
+    def resident(self, params: Iterable[Any] | None = None) -> AbstractContextManager[None]:
+        """Real data in `param.data` inside, and back in host memory however it ends."""

@@ -5,6 +5,7 @@ kv_preservation      weight updates in place, and a KV salt per weight version
 decode_radix_cache   decode servers that keep prefixes, so that only a suffix crosses from prefill
 request_routing      every turn of a rollout to the server that holds its prefix
 cost_aware_packing   data-parallel ranks that wait for each other as little as can be
+fused_linear_cross_entropy  token log-probabilities without a tensor of tokens x vocabulary
 chunked_optimizer_offload  Adam whose masters and moments stream from host memory
 pbox                 sandboxes on the job's own nodes, gone with the job
 """
@@ -16,9 +17,11 @@ from miles_periodic.hooks.feature import Feature
 
 def features() -> tuple[type[Feature], ...]:
     """The entry point `periodic`: every feature of this package, in the order of its wrappers."""
+    from miles_periodic.plugins.chunked_optimizer_offload.feature import ChunkedOptimizerOffload
     from miles_periodic.plugins.cost_aware_packing.feature import CostAwarePacking
     from miles_periodic.plugins.decode_radix_cache.feature import DecodeRadixCache
     from miles_periodic.plugins.delta_router_replay.feature import DeltaRouterReplay
+    from miles_periodic.plugins.fused_linear_cross_entropy.feature import FusedLinearCrossEntropy
     from miles_periodic.plugins.kv_preservation.feature import KVPreservation
     from miles_periodic.plugins.request_routing.feature import RequestRouting
 
@@ -28,4 +31,6 @@ def features() -> tuple[type[Feature], ...]:
         DecodeRadixCache,
         RequestRouting,
         CostAwarePacking,
+        ChunkedOptimizerOffload,
+        FusedLinearCrossEntropy,
     )

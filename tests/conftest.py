@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 from hypothesis import settings
+from megatron_ranks import TREES, run_ranks
 
 # A slow example is no failure: time is measured by `miles bench`, never asserted.
 settings.register_profile("untimed", deadline=None)
@@ -106,6 +107,26 @@ def site(name: str, requirements: Sequence[str]) -> Path:
             subprocess.run(command, check=True, timeout=DOWNLOAD_TIMEOUT_SECONDS)
             Path(f"{folder}.part").rename(folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def megatron_ranks(unpacked, tmp_path_factory) -> Callable[..., dict[int, list[dict]]]:
+    """`megatron_ranks(label, script, *words, worlds=(1, 2))`: facts by world size, then by rank.
+
+    label: one of megatron_ranks.TREES. script: a file of tests/lines, see
+    compat/cpu/megatron_alone.py. Each is run once per session, all worlds in one go.
+    """
+    known: dict[tuple, dict[int, list[dict]]] = {}
+
+    def facts(label: str, script: str, *words: str, worlds: tuple[int, ...] = (1, 2), **limits):
+        asked = (label, script, words, worlds)
+        if asked not in known:
+            folder = tmp_path_factory.mktemp(f"{script.removesuffix('.py')}-{label}-")
+            tree = unpacked(*TREES[label])
+            known[asked] = run_ranks(tree, script, folder, *words, worlds=worlds, **limits)
+        return known[asked]
+
+    return facts
 
 
 # Skips are counted, and in CI one is a failure.

@@ -2,8 +2,11 @@
 
 boot             what the boot line costs a process
 decode_radix     bytes per turn from prefill to decode, with decode's cache and without
+loss             memory and time of log-probabilities, with logits and without
+live_bytes       the bytes of all tensors alive at once on a CPU
 offload          an optimizer step with its state in host memory against the link
 offload_contest  what is stepped and timed for it
+offload_megatron the same under an unmodified Megatron, a process each
 packing          slot time against its lower bound
 stock_orders     the orders in which Miles splits a batch today
 pbox             what a sandbox costs
@@ -21,6 +24,7 @@ import typer
 
 from miles_periodic.cli.bench.boot import boot_command
 from miles_periodic.cli.bench.decode_radix import decode_radix_command
+from miles_periodic.cli.bench.loss import loss_command
 from miles_periodic.cli.bench.offload import offload_command
 from miles_periodic.cli.bench.packing import packing_command
 from miles_periodic.cli.bench.pbox import pbox_command
@@ -30,6 +34,7 @@ from miles_periodic.cli.bench.router_replay import router_replay_command
 app = typer.Typer(no_args_is_help=True, help="Measure what the features and the layer cost.")
 app.command("boot")(boot_command)
 app.command("decode-radix")(decode_radix_command)
+app.command("loss")(loss_command)
 app.command("offload")(offload_command)
 app.command("packing")(packing_command)
 app.command("pbox")(pbox_command)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import enum
 import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -12,7 +14,12 @@ from miles_periodic.cli import messages
 from miles_periodic.hooks.errors import PeriodicError
 
 LARGEST_RATIO = 1.10
+LEAST_SPEEDUP = 3.0
 MET = "met"
+#: Contenders under Megatron.
+NATIVE = "all on device"
+HYBRID = "HybridDeviceOptimizer"
+OFFLOADED = "chunked-optimizer-offload"
 MIB = 1 << 20
 GIB = 1 << 30
 NUM_PARAMETERS = {"cuda": 4_000_000_000, "cpu": 4_000_000}
@@ -60,6 +67,14 @@ def offload_command(
         MomentDtype,
         typer.Option(metavar="DTYPE", help="float32 or bfloat16: how moments are stored."),
     ] = MomentDtype.float32,
+    megatron: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="A folder that holds Megatron-core's package: also step its DistributedOptimizer "
+            "on the device, as HybridDeviceOptimizer and with chunked-optimizer-offload.",
+        ),
+    ] = None,
     steps: Annotated[int, typer.Option(min=1, help="Timed steps, after two untimed ones.")] = 5,
     json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -70,7 +85,11 @@ def offload_command(
     the goal; the device bytes of optimizer state must stay within the workspace, and every master
     and moment must be bit-equal to torch's. Gradients are noise. Without a GPU the same schedule
     runs in plain memory, and only sizes and equality are held. Under torchrun each rank steps its
-    share of the parameters on a GPU of its own. Exits with 1 where a goal is missed.
+    share of the parameters on a GPU of its own.
+
+    With --megatron the same is asked of an unmodified Megatron-core whose optimizer the feature
+    offloads, and to be 3 times faster than its HybridDeviceOptimizer, which needs a GPU. Exits with
+    1 where a goal is missed.
     """
     from miles_periodic.cli.bench.offload_contest import Task, this_rank
     from miles_periodic.cli.bench.table import show
@@ -84,14 +103,14 @@ def offload_command(
             moment_dtype.value,
             steps,
         )
-        result = measure(task, rank)
+        result = measure(task, rank, megatron)
         if rank.number == 0:
             show("A step of an optimizer whose state is in host memory", result, json_output)
     if result["goals"] != MET:
         raise typer.Exit(1)
 
 
-def measure(task: Any, rank: Any) -> dict[str, Any]:
+def measure(task: Any, rank: Any, megatron: Path | None = None) -> dict[str, Any]:
     """Rows per contender, the floor, and the verdict. PeriodicError on impossible limits."""
     from miles_periodic.cli.bench.offload_contest import contest
 
@@ -99,20 +118,30 @@ def measure(task: Any, rank: Any) -> dict[str, Any]:
         if rank.number == 0:
             messages.say("bench", text)
 
+    # First, because pinned memory that this process has freed stays with it.
+    theirs = _measure_megatron(megatron, task, rank, tell)
     try:
-        rate, outcomes = contest(task, rank, tell)
+        rate, (native, chunked) = contest(task, rank, tell)
     except ValueError as error:
         raise PeriodicError(
             f"The workspace cannot be had: {str(error).rstrip('.')}.",
             remedy="Give a larger --workspace-mib or a smaller --chunk-mib.",
         ) from error
-    floor_seconds = task.bytes_each_way() * (task.num_parameters / rank.count) / rate
     gpu = rank.device.type == "cuda"
-    native, chunked = outcomes
+    seconds_each = task.bytes_each_way() / rank.count / rate
+    floor_seconds = seconds_each * task.num_parameters
+    goals = [verdict(native, chunked, task, floor_seconds, gpu)]
+    rows = [_row(each.name, each, floor_seconds, gpu) for each in (native, chunked)]
+    for name, outcome in theirs.items():
+        theirs_floor = seconds_each * outcome.num_parameters
+        rows.append(_row(f"Megatron, {name}", outcome, theirs_floor, gpu))
+    if theirs:
+        goals.append(megatron_verdict(theirs, task, seconds_each, gpu))
     return {
-        "rows": [_row(outcome, floor_seconds, gpu) for outcome in outcomes],
+        "rows": rows,
         "device": _device_name(rank),
         "parameters": task.num_parameters,
+        **_facts_of_megatron(theirs),
         "kernel": task.kernel,
         "moment_dtype": task.moment_dtype,
         "link_gb_s_each_way": rate / 1e9,
@@ -120,8 +149,28 @@ def measure(task: Any, rank: Any) -> dict[str, Any]:
         "workspace_mib": task.workspace_bytes / MIB,
         "chunks": chunked.num_chunks,
         "bit_equal": _equal(native, chunked, task),
-        "goals": verdict(native, chunked, task, floor_seconds, gpu),
+        "goals": "; ".join(dict.fromkeys(g for g in goals if g != MET)) or MET,
     }
+
+
+def _measure_megatron(
+    folder: Path | None, task: Any, rank: Any, tell: Callable[[str], None]
+) -> Mapping[str, Any]:
+    if folder is None:
+        return {}
+    from miles_periodic.cli.bench.offload_megatron import measure_megatron
+
+    return measure_megatron(folder, task, rank, tell)
+
+
+def _facts_of_megatron(outcomes: Mapping[str, Any]) -> dict[str, Any]:
+    if not outcomes:
+        return {}
+    native, chunked = outcomes[NATIVE], outcomes[OFFLOADED]
+    facts: dict[str, Any] = {"megatron_parameters": native.num_parameters}
+    if HYBRID in outcomes:
+        facts["times_faster_than_hybrid"] = outcomes[HYBRID].seconds / chunked.seconds
+    return facts | {"megatron_weights_equal": native.digest == chunked.digest}
 
 
 def verdict(native: Any, chunked: Any, task: Any, floor_seconds: float, gpu: bool) -> str:
@@ -138,6 +187,21 @@ def verdict(native: Any, chunked: Any, task: Any, floor_seconds: float, gpu: boo
     return ", ".join(found) or MET
 
 
+def megatron_verdict(outcomes: Mapping[str, Any], task: Any, seconds_each: float, gpu: bool) -> str:
+    """The same of Megatron's contenders. seconds_each: the floor of one parameter."""
+    native, chunked = outcomes[NATIVE], outcomes[OFFLOADED]
+    found = []
+    if chunked.state_bytes > task.workspace_bytes:
+        found.append("optimizer state on the device is over the workspace")
+    if gpu and chunked.seconds > LARGEST_RATIO * seconds_each * chunked.num_parameters:
+        found.append(f"over {LARGEST_RATIO:.2f} floors")
+    if HYBRID in outcomes and outcomes[HYBRID].seconds < LEAST_SPEEDUP * chunked.seconds:
+        found.append(f"less than {LEAST_SPEEDUP:.0f} times faster than {HYBRID}")
+    if task.moment_dtype == "float32" and native.digest != chunked.digest:
+        found.append("weights differ from the native step's")
+    return f"under Megatron: {', '.join(found)}" if found else MET
+
+
 def _equal(native: Any, chunked: Any, task: Any) -> bool | None:
     """None where nothing can be compared: bf16 moments, or a contender that did not fit."""
     if task.moment_dtype != "float32" or not (native.digest and chunked.digest):
@@ -145,9 +209,9 @@ def _equal(native: Any, chunked: Any, task: Any) -> bool | None:
     return native.digest == chunked.digest
 
 
-def _row(outcome: Any, floor_seconds: float, gpu: bool) -> dict[str, Any]:
+def _row(name: str, outcome: Any, floor_seconds: float, gpu: bool) -> dict[str, Any]:
     row = {
-        "optimizer": outcome.name,
+        "optimizer": name,
         "step_ms": outcome.seconds * 1e3,
         "over_floor": outcome.seconds / floor_seconds,
         "state_on_device_mib": outcome.state_bytes / MIB,

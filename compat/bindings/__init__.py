@@ -42,5 +42,10 @@ unpaired            requests that would end a decode server
 packing             who trains on what, and in which micro-batches, in Miles 0.0.2
 packing_schedule    the same in Miles main, which plans both in one place
 packing_megatron    the same in Megatron's own training loop
+optimizer_state     masters of a distributed optimizer, handed out from host memory
+offloaded_weights   the weights that an offloaded optimizer writes, and what it cannot have
+staged_tensors      host memory that the next step overwrites, copied for a checkpoint
 replay_fill         what a train rank replays: its own layers and positions, compact
+output_logits       a model that returns what its logits would be made of
+log_probs           Miles's log-probabilities and entropies, computed from that
 """

@@ -5,6 +5,7 @@ rollout   those of a rollout from its start to its step, whatever it is rolled o
 sessions  those of rollouts through Miles's session server
 server    those of SGLang's own processes
 training  those of trainers and of the split of a batch
+loss      those of what a model returns and what losses make of it
 weights   those of weight updates
 routing   those of the choice of a server and a rank
 features  what each feature, setting and hook needs of all of these
@@ -17,6 +18,7 @@ from collections.abc import Iterable, Sequence
 from miles_periodic.compat.binding import Binding
 from miles_periodic.compat.catalog import (
     launch,
+    loss,
     rollout,
     routing,
     server,
@@ -32,6 +34,7 @@ from miles_periodic.compat.catalog.features import (
     SESSION_BINDINGS,
     SETTING_BINDINGS,
     Need,
+    Needs,
 )
 from miles_periodic.compat.tree import Tree
 
@@ -50,13 +53,13 @@ __all__ = [
     "names_for_sessions",
     "names_for_settings",
     "targets_of",
-    "upstream_of_hook",
+    "upstream_bindings",
 ]
 
 #: Name to binding. Those around one target are applied in this order: the last one is outermost.
 BINDINGS: dict[str, Binding] = {
     binding.name: binding
-    for room in (launch, rollout, sessions, server, training, weights, routing)
+    for room in (launch, rollout, sessions, server, training, loss, weights, routing)
     for binding in room.BINDINGS
 }
 
@@ -93,13 +96,18 @@ def names_for_sessions(slug: str, upstream: str, tree: Tree) -> tuple[str, ...]:
 
 def names_for_hooks(hooks: Sequence[str], tree: Tree) -> tuple[str, ...]:
     """The names of the bindings through which the tree's upstream calls those hooks."""
-    needs = [need for hook in hooks for need in HOOK_BINDINGS[hook]]
+    here = (upstream_bindings(hook).get(tree.upstream, ()) for hook in hooks)
+    needs = [need for needs in here for need in needs]
     return _chosen((*needs, *ALWAYS.get(tree.upstream, ())), tree)
 
 
-def upstream_of_hook(hook: str) -> str:
-    """The upstream whose processes call a hook."""
-    return BINDINGS[every_name(HOOK_BINDINGS[hook])[0]].upstream
+def upstream_bindings(hook: str) -> dict[str, Needs]:
+    """Upstream to what must be bound on it so that a hook is called."""
+    by_upstream: dict[str, Needs] = {}
+    for need in HOOK_BINDINGS[hook]:
+        upstream = BINDINGS[every_name((need,))[0]].upstream
+        by_upstream[upstream] = (*by_upstream.get(upstream, ()), need)
+    return by_upstream
 
 
 def every_name(needs: Iterable[Need]) -> tuple[str, ...]:

@@ -53,12 +53,24 @@ _SESSION_SAMPLES: Needs = (
     ("session/assemble", "session/assemble-closures"),
     ("session/widen", NOTHING),
 )
+#: A DistributedOptimizer whose masters and moments are elsewhere, its weights and checkpoints.
+_OFFLOADED: Needs = (
+    "training/offloaded-optimizer",
+    "training/write-weights",
+    "training/read-weights",
+    "training/state-of-weight",
+    "training/load-state-of-weight",
+    "training/staged-tensors",
+)
 #: The split of a batch: planned as a whole in the rollout manager, or there and in each trainer.
 _SPLIT: Needs = (
     ("training/schedule", "training/split"),
     ("training/unplanned-split", "training/plan"),
     ("training/schedule", "training/micro-batches"),
 )
+#: A model that makes no logits, and the losses that do without; one is nothing without the other.
+_OUTPUT: Needs = ("loss/output",)
+_LOG_PROBS: Needs = (("loss/log-probs", "loss/main-log-probs"),)
 
 #: Feature slug to upstream to what an `Inject` there puts in.
 FEATURE_BINDINGS: dict[str, dict[str, Needs]] = {
@@ -78,11 +90,19 @@ FEATURE_BINDINGS: dict[str, dict[str, Needs]] = {
     "cost-aware-packing": {
         "miles": ("launch/arguments", *_SPLIT),
     },
+    "chunked-optimizer-offload": {
+        "megatron": _OFFLOADED,
+        "miles": ("launch/arguments",),
+    },
     "decode-radix-cache": {
         "miles": ("launch/arguments", "launch/server-arguments", "launch/running-server"),
     },
     "request-routing": {
         "miles": ("launch/arguments",),
+    },
+    "fused-linear-cross-entropy": {
+        "megatron": _OUTPUT,
+        "miles": ("launch/arguments", *_LOG_PROBS),
     },
 }
 
@@ -137,7 +157,7 @@ SESSION_BINDINGS: dict[str, dict[str, Needs]] = {
     "kv-preservation": {"miles": _SESSION_REQUEST},
 }
 
-#: Hook to the bindings, all on one upstream, through which it is called: what a feature of
+#: Hook to the bindings through which it is called: what a feature of
 #: somebody else's plugin, for which there is no probe here, needs.
 HOOK_BINDINGS: dict[str, Needs] = {
     "complete_arguments": ("launch/arguments",),
@@ -154,6 +174,7 @@ HOOK_BINDINGS: dict[str, Needs] = {
     "routed_experts_of_response": _ROUTES,
     "routed_experts_on_the_wire": _ENCODED,
     "routed_experts_for_training": _REPLAY,
+    "token_log_probs": (*_OUTPUT, *_LOG_PROBS),
     "routing_key": (*_ROLLOUT_KEY, *_SESSION_KEY),
     "data_parallel_rank": _ROLLOUT_KEY,
     "expected_prefix_tokens": _ROUTER,
@@ -164,4 +185,5 @@ HOOK_BINDINGS: dict[str, Needs] = {
     "rollout_verdict": (*_REQUEST, *_SEEN, *_CANCELLED),
     "rollout_step_metrics": (*_REQUEST, *_SEEN),
     "split_train_batch": _SPLIT,
+    "offloaded_optimizer": _OFFLOADED,
 }

@@ -6,6 +6,8 @@ from miles_periodic.compat.binding import Binding
 
 _ADAPTERS = "miles_periodic.compat.bindings"
 
+_DISTRIBUTED = "megatron.core.optimizer.distrib_optimizer:DistributedOptimizer"
+
 BINDINGS = (
     Binding(
         name="training/replay-fill",
@@ -69,5 +71,54 @@ BINDINGS = (
         adapter=f"{_ADAPTERS}.packing:iterate",
         processes=("trainer",),
         relies_on=("miles.backends.training_utils.data:DataIterator",),
+    ),
+    *(
+        Binding(
+            name=f"training/{name}",
+            upstream="megatron",
+            target=f"{_DISTRIBUTED}.{method}",
+            adapter=f"{_ADAPTERS}.optimizer_state:{adapter}",
+            processes=("trainer",) if not only_when else (),
+            relies_on=relies_on,
+            only_when=only_when,
+        )
+        for name, method, adapter, relies_on, only_when in (
+            (
+                "offloaded-optimizer",
+                "__init__",
+                "attach",
+                (f"{_DISTRIBUTED}._build_model_and_main_param_groups",),
+                "",
+            ),
+            ("write-weights", "_copy_main_params_to_model_params", "write_weights", (), ""),
+            (
+                "read-weights",
+                "_copy_model_params_to_main_params",
+                "read_weights",
+                (),
+                "weights become masters",
+            ),
+            (
+                "state-of-weight",
+                "_get_main_param_and_optimizer_states",
+                "state_of_weight",
+                (),
+                "a checkpoint is saved or loaded",
+            ),
+            (
+                "load-state-of-weight",
+                "_set_main_param_and_optimizer_states",
+                "load_state_of_weight",
+                (),
+                "a checkpoint is loaded",
+            ),
+        )
+    ),
+    Binding(
+        name="training/staged-tensors",
+        upstream="megatron",
+        target="megatron.core.dist_checkpointing.strategies.filesystem_async:FileSystemWriterAsync.preload_tensors",
+        adapter=f"{_ADAPTERS}.staged_tensors:copy_for_writer",
+        only_when="a checkpoint is saved",
     ),
 )

@@ -8,6 +8,8 @@ kv_preservation       in-place pause, salts from the request to the radix key, t
 decode_radix_cache    decode servers that keep prefixes, and who switches it on for them
 request_routing       who chooses a server and a rank, and by what
 cost_aware_packing    who splits a batch, who iterates over it
+chunked_optimizer_offload  whether optimizer state is stepped in chunks
+fused_linear_cross_entropy  who makes logits, who takes log-probabilities of them
 """
 
 from miles_periodic.compat.probes.table import PROBES, Probe

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from miles_periodic.compat.probes import (
+    chunked_optimizer_offload,
     cost_aware_packing,
     decode_radix_cache,
     delta_router_replay,
+    fused_linear_cross_entropy,
     kv_preservation,
     request_routing,
 )
@@ -37,5 +39,13 @@ PROBES: dict[str, dict[str, Probe]] = {
     cost_aware_packing.SLUG: {
         "megatron": cost_aware_packing.megatron,
         "miles": cost_aware_packing.miles,
+    },
+    chunked_optimizer_offload.SLUG: {
+        "megatron": chunked_optimizer_offload.megatron,
+        "miles": chunked_optimizer_offload.miles,
+    },
+    fused_linear_cross_entropy.SLUG: {
+        "megatron": fused_linear_cross_entropy.megatron,
+        "miles": fused_linear_cross_entropy.miles,
     },
 }

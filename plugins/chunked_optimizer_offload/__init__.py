@@ -12,7 +12,10 @@ pipeline        the order in which slots are loaded, stepped and drained
 stepper         one step: plan, workspace and pipeline together
 prepared        a chunk's views, made once
 residency       what a parameter shows while its data is away, and giving it back
+take_over       a ChunkedAdam in the place of an optimizer that was built already
 exchange        state of either optimizer kind, copied in
+feature         the hooks: arguments that conflict, and the optimizer of a trainer
+conflicts       what a command line cannot have besides
 settings        the slug, and what a user can set
 
 Names that need torch are imported when they are asked for.

@@ -150,6 +150,12 @@ class ChunkedAdam(torch.optim.AdamW):
             self.param_groups.pop()
             raise
 
+    def make_state(self) -> None:
+        """Give every parameter that has none its zero moments in host memory, as a step would."""
+        for group in self.param_groups:
+            for param in group["params"]:
+                self._moments.ready(self._state, self._number(param), group)
+
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One step. closure: called first, with the parameters' real data on the device.

@@ -33,7 +33,7 @@ from miles_periodic.plugins.chunked_optimizer_offload.workspace import (
 #: free to choose is cut into so many that this is little,
 NUM_CHUNKS = 32
 #: but not into chunks of fewer elements, whose copies would wait for the host more than they move.
-SHORTEST = 1 << 18
+SHORTEST = 1 << 20
 
 OnStepped = Callable[[Sequence[SteppedPiece]], None]
 

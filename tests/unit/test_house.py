@@ -21,8 +21,11 @@ PACKAGES = [path.parent for path in MODULES if path.name == "__init__.py"]
 #: Imported only inside a process that has torch.
 OFFLOAD = "miles_periodic.plugins.chunked_optimizer_offload"
 NEEDS_TORCH = {
+    "miles_periodic.cli.bench.live_bytes",
     "miles_periodic.cli.bench.offload_contest",
     "miles_periodic.compat.cpu.cuda_mode",
+    "miles_periodic.compat.cpu.fused_adam",
+    "miles_periodic.compat.cpu.megatron_models",
     *(
         f"{OFFLOAD}.{name}"
         for name in (
@@ -35,8 +38,13 @@ NEEDS_TORCH = {
             "residency",
             "rules",
             "stepper",
+            "take_over",
             "workspace",
         )
+    ),
+    *(
+        f"miles_periodic.plugins.fused_linear_cross_entropy.{name}"
+        for name in ("chunked", "kernels", "log_probs")
     ),
 }
 #: Rooms that need an extra, and import what it brings.

@@ -44,6 +44,7 @@ def test_the_hooks_are_these():
         "data_parallel_rank",
         "expected_prefix_tokens",
         "generate_request_fields",
+        "offloaded_optimizer",
         "reaches_into_sessions",
         "request_answered",
         "request_routed",
@@ -62,6 +63,7 @@ def test_the_hooks_are_these():
         "session_request_fields",
         "session_response_refusal",
         "split_train_batch",
+        "token_log_probs",
         "wants_weight_version",
     ]
 
@@ -70,6 +72,7 @@ def test_the_hooks_that_only_one_feature_may_answer_are_these():
     assert sorted(EXCLUSIVE_HOOKS) == [
         "data_parallel_rank",
         "expected_prefix_tokens",
+        "offloaded_optimizer",
         "routed_experts_for_training",
         "routed_experts_of_pair",
         "routed_experts_of_response",
@@ -78,11 +81,13 @@ def test_the_hooks_that_only_one_feature_may_answer_are_these():
         "routing_key",
         "server_for_request",
         "split_train_batch",
+        "token_log_probs",
     ]
 
 
 def test_the_features_and_their_settings_are_these():
     assert {f.slug: sorted(f.settings_model.model_fields) for f in features()} == {
+        "chunked-optimizer-offload": ["chunk_mib", "moment_dtype", "workspace_mib"],
         "cost-aware-packing": ["megatron_scheduler", "recompute", "seed", "time_budget_seconds"],
         "decode-radix-cache": ["prove_reuse", "refuse_unpaired"],
         "delta-router-replay": [
@@ -94,6 +99,7 @@ def test_the_features_and_their_settings_are_these():
             "max_rank_bytes",
             "prove_round_trip",
         ],
+        "fused-linear-cross-entropy": ["chunk_tokens", "chunk_vocabulary", "kernel"],
         "kv-preservation": ["max_off_policy_steps", "pause_in_place", "prove_salt", "salt"],
         "request-routing": [
             "block_tokens",
@@ -183,10 +189,12 @@ def test_the_commands_and_their_options_are_these():
         "miles bench": [],
         "miles bench boot": ["--json", "--runs"],
         "miles bench decode-radix": ["--json", "--path", "--sglang", "--turns"],
+        "miles bench loss": ["--json", "--repeats", "--tokens", "--vocabulary", "--width"],
         "miles bench offload": [
             "--chunk-mib",
             "--json",
             "--kernel",
+            "--megatron",
             "--moment-dtype",
             "--parameters",
             "--steps",

@@ -107,6 +107,16 @@ def test_what_is_always_bound_comes_with_every_feature_that_binds_on_the_upstrea
             assert set(every_name(ALWAYS.get(upstream, ()))) <= names
 
 
+def test_a_hook_that_takes_two_upstreams_has_bindings_on_each_and_each_tree_its_own():
+    assert set(catalog.upstream_bindings("token_log_probs")) == {"megatron", "miles"}
+    tree = Places("loss/output", "loss/main-log-probs", "launch/muster")
+    tree.upstream = "megatron"
+    assert catalog.names_for_hooks(["token_log_probs"], tree) == ("loss/output",)
+    tree.upstream = "miles"
+    names = catalog.names_for_hooks(["token_log_probs"], tree)
+    assert names == ("loss/main-log-probs", "launch/muster")
+
+
 @pytest.mark.parametrize("binding", BINDINGS.values(), ids=lambda binding: binding.name)
 def test_a_binding_names_an_upstream_a_target_in_it_and_roles_of_a_run(binding):
     assert all(target.startswith(f"{binding.upstream}.") for target in binding.targets)

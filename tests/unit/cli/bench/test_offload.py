@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from miles_periodic.cli.bench import app, offload, offload_contest
 from miles_periodic.cli.bench.offload_contest import Outcome, Rank, Task
+from miles_periodic.compat.optimizer_contest import MegatronOutcome
 
 SMALL = ["offload", "--parameters", "30000", "--workspace-mib", "1", "--steps", "1"]
 
@@ -93,3 +94,34 @@ def test_a_contender_that_does_not_fit_has_an_endless_step(monkeypatch):
     monkeypatch.setattr(offload_contest, "CONTENDERS", {"all on device": full})
     _, (outcome,) = offload_contest.contest(TASK, rank, lambda _: None)
     assert outcome.seconds == float("inf") and not outcome.digest
+
+
+SECONDS_EACH = 1e-3
+THEIRS = {
+    "all on device": MegatronOutcome(0.1, 1.0, 1000, 1 << 24, 0, 5),
+    "HybridDeviceOptimizer": MegatronOutcome(4.0, 1.0, 1000, 0, 0, 6),
+    "chunked-optimizer-offload": MegatronOutcome(1.05, 1.0, 1000, 1 << 19, 0, 5),
+}
+
+
+@pytest.mark.parametrize(
+    ("contender", "changed", "told"),
+    [
+        ("all on device", {}, "met"),
+        ("chunked-optimizer-offload", {"seconds": 1.2}, "over 1.10 floors"),
+        ("chunked-optimizer-offload", {"state_bytes": 1 << 21}, "over the workspace"),
+        ("chunked-optimizer-offload", {"digest": 6}, "weights differ"),
+        ("HybridDeviceOptimizer", {"seconds": 3.0}, "less than 3 times faster"),
+    ],
+)
+def test_every_goal_that_is_missed_under_megatron_is_told(contender, changed, told):
+    outcomes = {**THEIRS, contender: replace(THEIRS[contender], **changed)}
+    assert told in offload.megatron_verdict(outcomes, TASK, SECONDS_EACH, gpu=True)
+
+
+def test_megatrons_contenders_have_rows_of_their_own_floor_and_facts(monkeypatch):
+    monkeypatch.setattr(offload, "_measure_megatron", lambda *_: THEIRS)
+    result = offload.measure(TASK, Rank(0, 1, torch.device("cpu")), None)
+    assert [row["optimizer"] for row in result["rows"][2:]] == [f"Megatron, {n}" for n in THEIRS]
+    assert result["times_faster_than_hybrid"] == pytest.approx(4.0 / 1.05)
+    assert result["megatron_weights_equal"] and result["megatron_parameters"] == 1000

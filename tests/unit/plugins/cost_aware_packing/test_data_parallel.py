@@ -119,6 +119,40 @@ def test_capped_microbatches_tile_each_rank_and_keep_the_rules(batch, multiple, 
         assert [tuple(order[i] for i in microbatch) for microbatch in local] == list(samples)
 
 
+@given(
+    lengths=st.lists(st.integers(1, MAX_TOKENS), min_size=6, max_size=40),
+    ranks=st.integers(1, 3),
+    most=st.integers(1, 4),
+    capped=st.booleans(),
+    time_budget=st.sampled_from([0.0, 0.01]),
+)
+@settings(max_examples=100, deadline=None)
+def test_no_microbatch_holds_more_samples_than_allowed(lengths, ranks, most, capped, time_budget):
+    steps = [0] * (len(lengths) // 2) + [1] * (len(lengths) - len(lengths) // 2)
+    max_tokens = MAX_TOKENS if capped else None
+    try:
+        plan = split(
+            lengths,
+            ranks,
+            cost=lengths,
+            steps=steps,
+            max_tokens=max_tokens,
+            max_samples=most,
+            time_budget=time_budget,
+        )
+    except ValueError as refusal:
+        assert "put more samples into a step" in str(refusal)
+        return
+    check_schedule(
+        plan.schedule,
+        lengths,
+        max_tokens=max_tokens,
+        data_parallel_size=ranks,
+        step_of_sample=steps,
+    )
+    assert max(len(one) for rank in plan.microbatches for one in rank) <= most
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_capped_sample_counts_are_equal_on_a_long_tailed_trace(lognormal_trace, seed):
     lengths, costs = lognormal_trace(256, seed)

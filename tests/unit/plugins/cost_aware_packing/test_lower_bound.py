@@ -35,6 +35,8 @@ def optimal_slot_time(problem: StepProblem) -> float | None:
             continue
         if any(problem.lengths[bin_].sum() > problem.token_cap for bin_ in bins):
             continue
+        if problem.max_samples and any(len(b) > problem.max_samples for b in bins):
+            continue
         if problem.samples_per_bin and any(len(b) != problem.samples_per_bin for b in bins):
             continue
         costs = np.array([problem.costs[bin_].sum() for bin_ in bins])
@@ -78,6 +80,44 @@ def test_no_schedule_of_an_exact_sample_count_beats_the_bound(samples, ranks_and
     ranks, count = ranks_and_count
     problem = make_problem(samples, num_ranks=ranks, samples_per_bin=count)
     assert lower_bound(problem) <= optimal_slot_time(problem) * (1 + 1e-9)
+
+
+@given(
+    costs=st.lists(st.integers(20, 40), min_size=5, max_size=8),
+    ranks=st.integers(1, 2),
+)
+@example(costs=[40, 40, 39, 38, 20, 20, 20, 20], ranks=2)
+@settings(max_examples=60, deadline=None)
+def test_no_schedule_of_giants_of_which_two_fit_beats_the_bound(costs, ranks):
+    problem = make_problem([(4, c) for c in costs], num_ranks=ranks, max_tokens=11)
+    assert lower_bound(problem) <= optimal_slot_time(problem) * (1 + 1e-9)
+
+
+@given(costs=st.lists(st.integers(0, 40), min_size=8, max_size=8), ranks=st.integers(1, 2))
+@settings(max_examples=25, deadline=None)
+def test_no_schedule_of_pairs_beats_the_bound(costs, ranks):
+    problem = make_problem([(1, c) for c in costs], num_ranks=ranks, samples_per_bin=2)
+    assert lower_bound(problem) <= optimal_slot_time(problem) * (1 + 1e-9)
+
+
+@given(
+    samples=tiny_samples.filter(lambda samples: len(samples) > 2),
+    ranks=st.integers(1, 2),
+    most=st.integers(1, 3),
+)
+@settings(max_examples=150, deadline=None)
+def test_no_schedule_of_at_most_so_many_samples_beats_the_bound(samples, ranks, most):
+    rules = {"num_ranks": ranks, "max_tokens": MAX_TOKENS, "max_samples": most}
+    optimum = optimal_slot_time(make_problem(samples, **rules))
+    assume(optimum is not None)
+    assert lower_bound(make_problem(samples, **rules)) <= optimum * (1 + 1e-9)
+
+
+def test_giants_that_do_not_fit_alone_are_bounded_by_their_cheapest_pairs():
+    costs = [30.0, 29.0, 28.0, 27.0, 26.0] + [0.0] * 3
+    problem = make_problem([(1, c) for c in costs], num_ranks=2, samples_per_bin=2)
+    assert lower_bound(problem) == (26.0 + 27.0) + 27.0
+    assert optimal_slot_time(problem) == (26.0 + 27.0) + 29.0
 
 
 def test_equal_samples_are_bounded_by_their_share():

@@ -88,6 +88,42 @@ def test_groups_stay_in_one_step_and_keep_their_order(samples, ranks):
     assert len(schedule.slots_per_step) == num_steps
 
 
+@given(
+    rollouts=st.lists(
+        st.tuples(st.integers(1, 4), st.integers(1, MAX_TOKENS // 3)), min_size=6, max_size=24
+    ),
+    ranks=st.integers(1, 3),
+    multiple=st.integers(1, 2),
+    num_steps=st.integers(1, 3),
+    time_budget=budgets,
+)
+@settings(max_examples=100, deadline=None)
+def test_whole_rollouts_in_steps_of_multiples_keep_every_rule_at_once(
+    rollouts, ranks, multiple, num_steps, time_budget
+):
+    rollouts = rollouts[: len(rollouts) // num_steps * num_steps]
+    groups = [name for name, (size, _) in enumerate(rollouts) for _ in range(size)]
+    lengths = [length for size, length in rollouts for _ in range(size)]
+    steps = assign_steps(len(lengths), groups, num_steps)
+    assume(np.bincount(steps).min() >= ranks * multiple)
+    rules = {"max_tokens": MAX_TOKENS, "data_parallel_size": ranks, "slot_multiple": multiple}
+    try:
+        schedule = pack(
+            lengths,
+            cost=[float(length) ** 1.5 for length in lengths],
+            groups=groups,
+            steps=num_steps,
+            time_budget=time_budget,
+            **rules,
+        )
+    except ValueError as refusal:
+        assert "raise max_tokens" in str(refusal)
+        return
+    check_schedule(schedule, lengths, groups=groups, step_of_sample=steps, **rules)
+    assert schedule.lower_bound <= schedule.slot_time
+    assert schedule.ratio == pytest.approx(schedule.slot_time / schedule.lower_bound)
+
+
 @given(lengths=st.permutations([90, 70, 55, 40, 33, 21, 13, 8, 5, 3, 2, 1]))
 @settings(max_examples=40, deadline=None)
 def test_the_order_of_the_samples_does_not_change_the_slot_time(lengths):

@@ -1,0 +1,143 @@
+"""What a command line cannot have besides offloaded optimizer state, and the error that names it.
+
+Arguments are those of Megatron and Miles by name; one that a tree does not have conflicts with
+nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from miles_periodic.hooks.errors import PeriodicError
+from miles_periodic.plugins.chunked_optimizer_offload.settings import SLUG
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """argument: its name. why: one clause. allowed: its only value, or None where it may be no
+    other than unset, False, zero or empty."""
+
+    argument: str
+    why: str
+    allowed: Any = None
+
+    def is_in(self, arguments: Mapping[str, Any]) -> bool:
+        if self.argument not in arguments:
+            return False
+        value = arguments[self.argument]
+        return value != self.allowed if self.allowed is not None else bool(value)
+
+
+_NO_QUANTIZED = (
+    "quantised weights are made from all masters at once, in a collective, so that they would have "
+    "to be on the device together"
+)
+_NO_GRAPH = "a CUDA graph cannot hold a step whose chunks come from host memory"
+_KEEPS_HOST_MEMORY = "its writer would keep host memory that the next step overwrites"
+_OWN_PLACE = "it moves the same state to a place of its own"
+_READS = "it reads masters where the parameters show placeholders"
+_LORA = "adapters are saved and restored around the optimizer's masters"
+
+CONFLICTS = (
+    Conflict("train_backend", "there are no masters of Megatron's", "megatron"),
+    Conflict("optimizer", "only Adam is stepped in chunks", "adam"),
+    Conflict("use_distributed_optimizer", "masters are those of Megatron's", True),
+    Conflict("use_megatron_fsdp", "Megatron-FSDP holds masters of its own"),
+    Conflict("use_custom_fsdp", "Megatron-FSDP holds masters of its own"),
+    Conflict("use_torch_fsdp2", "FSDP2 holds masters of its own"),
+    Conflict("use_layer_wise_distributed_optimizer", "it shards whole layers, not buffers"),
+    Conflict("use_precision_aware_optimizer", "the masters are inside its FusedAdam; set "
+             f"{SLUG}.moment_dtype for smaller moments"),
+    Conflict("optimizer_cpu_offload", _OWN_PLACE),
+    Conflict("offload_optimizer_states", _OWN_PLACE),
+    Conflict("stream_optimizer_state_to_disk", _OWN_PLACE),
+    Conflict("optimizer_cuda_graph", _NO_GRAPH),
+    Conflict("fp8_param_gather", _NO_QUANTIZED),
+    Conflict("fp8_param", _NO_QUANTIZED),
+    Conflict("fp4_param_gather", _NO_QUANTIZED),
+    Conflict("fp4_param", _NO_QUANTIZED),
+    Conflict("reuse_grad_buf_for_mxfp8_param_ag", _NO_QUANTIZED),
+    Conflict("qk_clip", "it clips weights in their masters on the device"),
+    Conflict("log_params_norm", _READS),
+    Conflict("save_local_weight_checksum", _READS),
+    Conflict("enable_witness", _READS),
+    Conflict("multi_lora", _LORA),
+    Conflict("lora_rank", _LORA),
+    Conflict("lora_adapter_path", _LORA),
+)  # fmt: skip
+
+
+_SHARED = {
+    "train_backend",
+    "use_megatron_fsdp",
+    "use_torch_fsdp2",
+    "optimizer_cpu_offload",
+    "stream_optimizer_state_to_disk",
+    "optimizer_cuda_graph",
+}
+#: The part of them that Megatron's own offload shares. It takes quantised weights, a
+#: precision-aware optimizer and Muon, and asserts about them where it builds the optimizer.
+NATIVE_CONFLICTS = tuple(conflict for conflict in CONFLICTS if conflict.argument in _SHARED)
+NATIVE_CONFLICTS_OF_A_SAVE = (
+    Conflict("async_save", _KEEPS_HOST_MEMORY),
+    Conflict("ckpt_format", "its checkpoints are sharded ones", "torch_dist"),
+)
+
+
+def refuse_conflicts(arguments: Mapping[str, Any]) -> None:
+    """Raise PeriodicError naming the first argument that the feature cannot work with."""
+    _refuse_any(CONFLICTS, arguments)
+    _refuse_whole_graphs(arguments)
+    if arguments.get("non_persistent_ckpt_type") == "local":
+        raise _error("non_persistent_ckpt_type", _KEEPS_HOST_MEMORY, "global", arguments)
+    if arguments.get("async_save") and arguments.get("async_strategy") == "nvrx":
+        raise _error("async_strategy", _KEEPS_HOST_MEMORY, "mcore", arguments)
+
+
+def refuse_beside_native(arguments: Mapping[str, Any], moment_dtype: str) -> None:
+    """Raise PeriodicError where the tree's own offload cannot have what was set.
+
+    Megatron has checked its arguments by the time that ours are set, so this is said here.
+    """
+    if moment_dtype != "float32":
+        raise PeriodicError(
+            "This Megatron offloads by itself, and its moments are not a setting of ours.",
+            feature=SLUG,
+            target=f"{SLUG}.moment_dtype",
+            expected="float32",
+            found=moment_dtype,
+            remedy=f"Leave {SLUG}.moment_dtype out.",
+        )
+    _refuse_any(NATIVE_CONFLICTS, arguments)
+    _refuse_whole_graphs(arguments)
+    if not arguments.get("no_save_optim"):
+        _refuse_any(NATIVE_CONFLICTS_OF_A_SAVE, arguments)
+
+
+def _refuse_any(conflicts: Iterable[Conflict], arguments: Mapping[str, Any]) -> None:
+    for conflict in conflicts:
+        if conflict.is_in(arguments):
+            raise _error(conflict.argument, conflict.why, conflict.allowed, arguments)
+
+
+def _refuse_whole_graphs(arguments: Mapping[str, Any]) -> None:
+    for argument in ("cuda_graph_scope", "cuda_graph_impl"):
+        if "full_iteration" in str(arguments.get(argument)):
+            raise _error(argument, _NO_GRAPH, None, arguments)
+
+
+def _error(argument: str, why: str, allowed: Any, arguments: Mapping[str, Any]) -> PeriodicError:
+    option = f"--{argument.replace('_', '-')}"
+    wanted = f"{option} {allowed}" if isinstance(allowed, str) else option
+    return PeriodicError(
+        f"Optimizer state cannot be offloaded in chunks beside {argument}="
+        f"{arguments[argument]!r}: {why}.",
+        feature=SLUG,
+        target=option,
+        expected=repr(allowed) if allowed is not None else "not set",
+        found=repr(arguments[argument]),
+        remedy=f"{'Give' if allowed is not None else 'Take out'} {wanted}, or take the feature "
+        f"out with -{SLUG}.",
+    )

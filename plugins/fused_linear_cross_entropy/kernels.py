@@ -1,0 +1,179 @@
+"""What computes log-probabilities: torch in blocks, or the kernels of liger-kernel or quack.
+
+Each takes (hidden (T, H), weight (V, H), targets (T,), Projection, with_entropy) and returns
+log-probabilities and entropy, (T,) each, the latter None where it is not asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from miles_periodic.plugins.fused_linear_cross_entropy.chunked import (
+    ChunkedLogProbs,
+    Projection,
+    check_targets,
+    statistics,
+)
+
+Answer = tuple[torch.Tensor, torch.Tensor | None]
+Kernel = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Projection, bool], Answer]
+
+#: A kernel's answer is compared with torch's on so many tokens, evenly spread.
+CHECKED_TOKENS = 16
+#: Roundings of half precision that a kernel's logits may have had.
+_HALF_ULP = 2.0**-8
+
+
+def chunked(hidden, weight, targets, how, with_entropy) -> Answer:
+    """torch's own operations, on any device, exact."""
+    return ChunkedLogProbs.apply(hidden, weight, targets, how, with_entropy)
+
+
+def liger(hidden, weight, targets, how, with_entropy) -> Answer:
+    """liger-kernel's fused linear scaled cross entropy: on Hopper one kernel, for BF16 operands.
+
+    Its Hopper kernel stages logits in FP16; elsewhere it is chunked over tokens alone.
+    """
+    from liger_kernel.ops.fused_linear_scaled_cross_entropy import (
+        LigerFusedLinearScaledCrossEntropyFunction as OneRank,
+    )
+    from liger_kernel.ops.fused_linear_scaled_cross_entropy import (
+        LigerFusedLinearScaledCrossEntropyTPFunction as Split,
+    )
+
+    _refuse(how.scale <= 0, "liger", "a scale of logits above 0")
+    _refuse(hidden.dtype != weight.dtype, "liger", "hidden and weight of one dtype")
+    ignore_index = -100 if how.ignore_index is None else how.ignore_index
+    settings = (1 / how.scale, ignore_index, 1, with_entropy)
+    if how.tp_group is None:
+        answer = OneRank.apply(hidden, weight, targets, *settings)
+    else:
+        offset = torch.distributed.get_rank(how.tp_group) * len(weight)
+        _refuse(how.vocab_start != offset, "liger", "equal parts of the vocabulary, by rank")
+        answer = Split.apply(hidden, weight, targets, how.tp_group, *settings)
+    losses, entropy = answer if with_entropy else (answer, None)
+    return -losses, entropy
+
+
+def quack(hidden, weight, targets, how, with_entropy) -> Answer:
+    """quack's cross-entropy kernel on blocks of (chunk_tokens, V); one rank, no entropy.
+
+    Its own chunked loss takes one upstream gradient for all tokens, which is not enough here.
+    """
+    _refuse(how.tp_group is not None, "quack", "a vocabulary that is not split")
+    _refuse(with_entropy, "quack", "log-probabilities without entropy")
+    _refuse(hidden.dtype != weight.dtype, "quack", "hidden and weight of one dtype")
+    return QuackLogProbs.apply(hidden, weight, targets, how), None
+
+
+class QuackLogProbs(torch.autograd.Function):
+    """(hidden, weight, targets, Projection) -> log-probabilities (T,), made again in backward."""
+
+    @staticmethod
+    def forward(ctx, hidden, weight, targets, how):
+        from quack.cross_entropy import cross_entropy_fwd
+
+        losses, normalizers = [], []
+        for rows in how.blocks(len(targets), how.chunk_tokens):
+            loss, normalizer = cross_entropy_fwd(
+                _logits(hidden[rows], weight, how),
+                targets[rows],
+                ignore_index=_ignored(how),
+                return_lse=True,
+            )
+            losses.append(loss)
+            normalizers.append(normalizer)
+        ctx.save_for_backward(hidden, weight, targets, torch.cat(normalizers))
+        ctx.how = how
+        return -torch.cat(losses)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, of_log_probs):
+        from quack.cross_entropy import cross_entropy_bwd_out
+
+        hidden, weight, targets, normalizer = ctx.saved_tensors
+        of_hidden = torch.empty_like(hidden)
+        of_weight = torch.zeros_like(weight, dtype=torch.float32)
+        for rows in ctx.how.blocks(len(targets), ctx.how.chunk_tokens):
+            logits = _logits(hidden[rows], weight, ctx.how)
+            upstream = -of_log_probs[rows].contiguous()
+            cross_entropy_bwd_out(
+                logits,
+                targets[rows],
+                upstream,
+                normalizer[rows],
+                logits,
+                ignore_index=_ignored(ctx.how),
+            )
+            of_logits = logits.mul_(ctx.how.scale)
+            of_hidden[rows] = of_logits @ weight
+            of_weight += of_logits.T @ hidden[rows]
+        return of_hidden, of_weight.to(weight.dtype), None, None
+
+
+def _logits(hidden: torch.Tensor, weight: torch.Tensor, how: Projection) -> torch.Tensor:
+    logits = hidden @ weight.T
+    return logits if how.scale == 1 else logits.mul_(how.scale)
+
+
+def _ignored(how: Projection) -> int:
+    return -100 if how.ignore_index is None else how.ignore_index
+
+
+def _refuse(refused: bool, kernel: str, expected: str) -> None:
+    if refused:
+        raise ValueError(f"the kernel {kernel} takes {expected}; use torch")
+
+
+def checked(kernel: Kernel) -> Kernel:
+    """`kernel`, its targets checked before and its answer after."""
+
+    def compute(hidden, weight, targets, how, with_entropy) -> Answer:
+        if not len(targets):
+            return chunked(hidden, weight, targets, how, with_entropy)
+        size = 1 if how.tp_group is None else torch.distributed.get_world_size(how.tp_group)
+        inside = (targets >= 0) & (targets < size * len(weight))
+        check_targets(targets, inside.float(), how.ignore_index)
+        answer = kernel(hidden, weight, targets, how, with_entropy)
+        with torch.no_grad():
+            check_answer(answer[0], hidden, weight, targets, how)
+        return answer
+
+    return compute
+
+
+def check_answer(
+    log_probs: torch.Tensor,
+    hidden: torch.Tensor,
+    weight: torch.Tensor,
+    targets: torch.Tensor,
+    how: Projection,
+) -> None:
+    """Raise ArithmeticError for a log-probability above 0, or far from torch's on some tokens."""
+    found = sample(len(targets), targets.device)
+    exact = statistics(hidden[found], weight, targets[found], how)
+    reference = exact.target - exact.normalizer()
+    if how.ignore_index is not None:
+        reference = torch.where(targets[found] == how.ignore_index, 0.0, reference)
+    slack = 1e-2 + 4 * _HALF_ULP * torch.maximum(exact.peak.abs(), exact.target.abs())
+    far = (log_probs[found] - reference).abs() > slack
+    above = log_probs > slack.max()
+    if bool(far.any() | above.any()):
+        raise ArithmeticError(
+            f"the largest log-probability is {log_probs.max():.4g}, and of {len(found)} tokens "
+            f"{int(far.sum())} are further than rounding from torch's: the kernel does not compute "
+            "log-probabilities here; use torch"
+        )
+
+
+def sample(num_tokens: int, device: Any) -> torch.Tensor:
+    """At most CHECKED_TOKENS positions, the first and the last among them."""
+    count = min(num_tokens, CHECKED_TOKENS)
+    return torch.linspace(0, num_tokens - 1, count, device=device).round().long()
+
+
+KERNELS: dict[str, Kernel] = {"torch": chunked, "liger": checked(liger), "quack": checked(quack)}

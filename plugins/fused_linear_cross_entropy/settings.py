@@ -1,0 +1,26 @@
+"""What a user can set for fused-linear-cross-entropy."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from miles_periodic.hooks.feature import FeatureSettings
+
+SLUG = "fused-linear-cross-entropy"
+
+
+class FusedLinearCrossEntropySettings(FeatureSettings):
+    """Table `[fused-linear-cross-entropy]`."""
+
+    kernel: Literal["torch", "liger", "quack"] = "torch"
+    """What computes log-probabilities. `torch` is exact, needs no package and runs everywhere;
+    `liger` (liger-kernel 0.8.5 or later) and `quack` (quack-kernels; no tensor parallelism, no
+    entropy) need CUDA, and each answer of theirs is compared with torch's on a few tokens."""
+
+    chunk_tokens: int = Field(default=4096, ge=1)
+    """Tokens in the largest block of logits that exists at once."""
+
+    chunk_vocabulary: int = Field(default=16384, ge=1)
+    """Entries of the vocabulary in that block; `liger` and `quack` take them all at once."""
