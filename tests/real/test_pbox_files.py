@@ -50,6 +50,13 @@ def test_a_file_goes_in_and_comes_out_as_it_was(shared):
     assert shared.read_bytes("/work/a/b/data") == data
 
 
+def test_files_and_commands_take_turns_on_one_connection(shared):
+    for number in range(20):
+        shared.write_bytes("turn", bytes([number]) * MIB)
+        assert shared.read_bytes("turn") == bytes([number]) * MIB
+        assert shared.exec(["wc", "-c", "turn"]).stdout == b"1048576 turn\n"
+
+
 def test_the_sandbox_sees_what_was_written_and_may_change_it(shared):
     shared.write_text("note", "one\n")
     assert shell(shared, "cat note; echo two >> note").stdout == b"one\n"

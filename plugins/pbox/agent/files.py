@@ -7,6 +7,7 @@ import errno
 import os
 
 from aiohttp import web
+from aiohttp.abc import AbstractStreamWriter
 
 from miles_periodic.plugins.pbox.agent.keys import AGENT, JOB
 from miles_periodic.plugins.pbox.node import trees
@@ -40,17 +41,26 @@ def write_all(descriptor: int, piece: bytes) -> None:
         view = view[os.write(descriptor, view) :]
 
 
+class _OpenedFile(web.FileResponse):
+    """A file by the descriptor that was checked, sent by the kernel; closed when it was sent."""
+
+    def __init__(self, descriptor: int) -> None:
+        super().__init__(f"/proc/self/fd/{descriptor}")
+        self.content_type = "application/octet-stream"
+        self._descriptor = descriptor
+
+    async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
+        try:
+            return await super().prepare(request)
+        finally:
+            os.close(self._descriptor)
+
+
 async def download(request: web.Request) -> web.StreamResponse:
-    """GET …/file?path=: sent by the kernel, from the descriptor that was checked."""
+    """GET …/file?path=."""
     descriptor = _files(request).open_to_read(request.query["path"])
     request.app[AGENT].counts["downloads"] += 1
-    try:
-        response = web.FileResponse(f"/proc/self/fd/{descriptor}")
-        response.content_type = "application/octet-stream"
-        await response.prepare(request)
-        return response
-    finally:
-        os.close(descriptor)
+    return _OpenedFile(descriptor)
 
 
 async def upload_tree(request: web.Request) -> web.Response:
