@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 
+from miles_periodic.hooks.errors import PeriodicError
 from miles_periodic.plugins.pbox.agent.leases import Lease
 from miles_periodic.plugins.pbox.agent.settings import AgentSettings
 from miles_periodic.plugins.pbox.agent.tokens import Tokens
@@ -172,5 +173,11 @@ class Agent:
 
 def make_agent(settings: AgentSettings) -> Agent:
     """An agent that holds nothing yet. Raises PeriodicError where the machine cannot have one."""
+    if os.geteuid() != 0:
+        raise PeriodicError(
+            "An agent mounts file systems and makes control groups, and may do neither here.",
+            found=f"user {os.geteuid()}",
+            remedy="Run it as root; in a job that does not, let the node run one for all jobs.",
+        )
     node = place.place_of(settings.state_dir, settings.runsc, settings.platform, settings.cgroup)
     return Agent(settings, node, ImageStore(settings.image_dir), Tokens(settings.token_file))
