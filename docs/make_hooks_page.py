@@ -3,7 +3,15 @@
 import inspect
 from pathlib import Path
 
-from miles_periodic.hooks import launching, rollout, routing, serving, sessions, training
+from miles_periodic.hooks import (
+    checkpointing,
+    launching,
+    rollout,
+    routing,
+    serving,
+    sessions,
+    training,
+)
 
 TITLES = {
     launching: "Launching: the driver",
@@ -12,6 +20,7 @@ TITLES = {
     routing: "Routing: which server and rank answers",
     serving: "Serving: the servers' schedulers",
     training: "Training: who trains on what",
+    checkpointing: "Checkpointing: what a train rank writes",
 }
 HEAD = """# Hooks
 

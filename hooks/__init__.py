@@ -16,6 +16,7 @@ sessions         hook specs that the session server calls, and who assembles its
 routing          hook specs that decide which server and rank answers a request
 serving          hook specs that the rollout servers call
 training         hook specs that the trainer and its data path call
+checkpointing    hook specs that a train rank calls when it saves
 launching        hook specs that the launcher and the driver call
 manager          entry points to features, features to a pluggy manager
 """

@@ -9,7 +9,15 @@ from types import MappingProxyType
 
 import pluggy
 
-from miles_periodic.hooks import launching, rollout, routing, serving, sessions, training
+from miles_periodic.hooks import (
+    checkpointing,
+    launching,
+    rollout,
+    routing,
+    serving,
+    sessions,
+    training,
+)
 from miles_periodic.hooks.errors import PeriodicError
 from miles_periodic.hooks.feature import PROJECT_NAME, Feature, FeatureSettings
 
@@ -29,6 +37,7 @@ EXCLUSIVE_HOOKS = (
     "routed_experts_for_training",
     "offloaded_optimizer",
     "token_log_probs",
+    "checkpoint_waves",
     "routing_key",
     "data_parallel_rank",
     "expected_prefix_tokens",
@@ -112,7 +121,7 @@ def build_manager(features: Sequence[Feature]) -> pluggy.PluginManager:
     Raises PeriodicError where two features implement one exclusive hook or a hook is unknown.
     """
     manager = pluggy.PluginManager(PROJECT_NAME)
-    for specs in (launching, rollout, sessions, routing, serving, training):
+    for specs in (launching, rollout, sessions, routing, serving, training, checkpointing):
         manager.add_hookspecs(specs)
     for hook in EXCLUSIVE_HOOKS:
         owners = [feature.slug for feature in features if _replaces(manager, feature, hook)]

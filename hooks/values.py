@@ -326,3 +326,32 @@ class OffloadedOptimizer(Protocol):
 
     def resident(self, params: Iterable[Any] | None = None) -> AbstractContextManager[None]:
         """Real data in `param.data` inside, and back in host memory however it ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointEntry:
+    """One tensor, or one object in its serialised form, that a rank writes into a checkpoint.
+
+    name: the checkpoint's key, for messages.
+    num_bytes: what it takes in its file.
+    staged_bytes: host memory for the copy that is written; 0 where it is written from where it
+        lies in host memory already.
+    group: entries of different groups never share a file.
+    """
+
+    name: str
+    num_bytes: int
+    staged_bytes: int
+    group: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointWaves:
+    """What is staged together, and what of it shares a file.
+
+    waves[wave][file]: indices of entries. staging_bytes: what the copies of one wave may take
+        together, in bytes; a wave that copies a single entry may take more. None: no bound.
+    """
+
+    waves: tuple[tuple[tuple[int, ...], ...], ...]
+    staging_bytes: int | None = None

@@ -6,6 +6,7 @@ decode_radix_cache   decode servers that keep prefixes, so that only a suffix cr
 request_routing      every turn of a rollout to the server that holds its prefix
 cost_aware_packing   data-parallel ranks that wait for each other as little as can be
 fused_linear_cross_entropy  token log-probabilities without a tensor of tokens x vocabulary
+chunked_checkpoint_staging  saves that hold a bounded part of a shard in host memory
 chunked_optimizer_offload  Adam whose masters and moments stream from host memory
 pbox                 sandboxes on the job's own nodes, gone with the job
 """
@@ -17,6 +18,9 @@ from miles_periodic.hooks.feature import Feature
 
 def features() -> tuple[type[Feature], ...]:
     """The entry point `periodic`: every feature of this package, in the order of its wrappers."""
+    from miles_periodic.plugins.chunked_checkpoint_staging.feature import (
+        ChunkedCheckpointStaging,
+    )
     from miles_periodic.plugins.chunked_optimizer_offload.feature import ChunkedOptimizerOffload
     from miles_periodic.plugins.cost_aware_packing.feature import CostAwarePacking
     from miles_periodic.plugins.decode_radix_cache.feature import DecodeRadixCache
@@ -33,4 +37,5 @@ def features() -> tuple[type[Feature], ...]:
         CostAwarePacking,
         ChunkedOptimizerOffload,
         FusedLinearCrossEntropy,
+        ChunkedCheckpointStaging,
     )

@@ -1,6 +1,7 @@
 """`miles bench`: numbers, each measured by a command.
 
 boot             what the boot line costs a process
+checkpoint_staging  host memory and time of a save
 decode_radix     bytes per turn from prefill to decode, with decode's cache and without
 loss             memory and time of log-probabilities, with logits and without
 live_bytes       the bytes of all tensors alive at once on a CPU
@@ -23,6 +24,7 @@ from __future__ import annotations
 import typer
 
 from miles_periodic.cli.bench.boot import boot_command
+from miles_periodic.cli.bench.checkpoint_staging import checkpoint_staging_command
 from miles_periodic.cli.bench.decode_radix import decode_radix_command
 from miles_periodic.cli.bench.loss import loss_command
 from miles_periodic.cli.bench.offload import offload_command
@@ -33,6 +35,7 @@ from miles_periodic.cli.bench.router_replay import router_replay_command
 
 app = typer.Typer(no_args_is_help=True, help="Measure what the features and the layer cost.")
 app.command("boot")(boot_command)
+app.command("checkpoint-staging")(checkpoint_staging_command)
 app.command("decode-radix")(decode_radix_command)
 app.command("loss")(loss_command)
 app.command("offload")(offload_command)

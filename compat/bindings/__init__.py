@@ -48,4 +48,7 @@ staged_tensors      host memory that the next step overwrites, copied for a chec
 replay_fill         what a train rank replays: its own layers and positions, compact
 output_logits       a model that returns what its logits would be made of
 log_probs           Miles's log-probabilities and entropies, computed from that
+checkpoint_save     a synchronous save, from its strategy to the function that writes
+staged_write        one rank's share of a checkpoint, wave by wave
+staging_memory      host memory for the copies of one wave
 """

@@ -6,6 +6,7 @@ sessions  those of rollouts through Miles's session server
 server    those of SGLang's own processes
 training  those of trainers and of the split of a batch
 loss      those of what a model returns and what losses make of it
+checkpoints  those of a train rank's save
 weights   those of weight updates
 routing   those of the choice of a server and a rank
 features  what each feature, setting and hook needs of all of these
@@ -17,6 +18,7 @@ from collections.abc import Iterable, Sequence
 
 from miles_periodic.compat.binding import Binding
 from miles_periodic.compat.catalog import (
+    checkpoints,
     launch,
     loss,
     rollout,
@@ -59,7 +61,7 @@ __all__ = [
 #: Name to binding. Those around one target are applied in this order: the last one is outermost.
 BINDINGS: dict[str, Binding] = {
     binding.name: binding
-    for room in (launch, rollout, sessions, server, training, loss, weights, routing)
+    for room in (launch, rollout, sessions, server, training, loss, checkpoints, weights, routing)
     for binding in room.BINDINGS
 }
 

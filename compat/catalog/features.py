@@ -71,6 +71,12 @@ _SPLIT: Needs = (
 #: A model that makes no logits, and the losses that do without; one is nothing without the other.
 _OUTPUT: Needs = ("loss/output",)
 _LOG_PROBS: Needs = (("loss/log-probs", "loss/main-log-probs"),)
+#: A synchronous save, from the strategy that runs it to the function that writes.
+_SAVE: Needs = (
+    ("checkpoint/save", "checkpoint/save-of-base"),
+    "checkpoint/host-tensors",
+    "checkpoint/waves",
+)
 
 #: Feature slug to upstream to what an `Inject` there puts in.
 FEATURE_BINDINGS: dict[str, dict[str, Needs]] = {
@@ -92,6 +98,10 @@ FEATURE_BINDINGS: dict[str, dict[str, Needs]] = {
     },
     "chunked-optimizer-offload": {
         "megatron": _OFFLOADED,
+        "miles": ("launch/arguments",),
+    },
+    "chunked-checkpoint-staging": {
+        "megatron": _SAVE,
         "miles": ("launch/arguments",),
     },
     "decode-radix-cache": {
@@ -186,4 +196,5 @@ HOOK_BINDINGS: dict[str, Needs] = {
     "rollout_step_metrics": (*_REQUEST, *_SEEN),
     "split_train_batch": _SPLIT,
     "offloaded_optimizer": _OFFLOADED,
+    "checkpoint_waves": _SAVE,
 }

@@ -10,6 +10,7 @@ request_routing       who chooses a server and a rank, and by what
 cost_aware_packing    who splits a batch, who iterates over it
 chunked_optimizer_offload  whether optimizer state is stepped in chunks
 fused_linear_cross_entropy  who makes logits, who takes log-probabilities of them
+chunked_checkpoint_staging  what a synchronous save copies before it writes
 """
 
 from miles_periodic.compat.probes.table import PROBES, Probe

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from miles_periodic.compat.probes import (
+    chunked_checkpoint_staging,
     chunked_optimizer_offload,
     cost_aware_packing,
     decode_radix_cache,
@@ -47,5 +48,9 @@ PROBES: dict[str, dict[str, Probe]] = {
     fused_linear_cross_entropy.SLUG: {
         "megatron": fused_linear_cross_entropy.megatron,
         "miles": fused_linear_cross_entropy.miles,
+    },
+    chunked_checkpoint_staging.SLUG: {
+        "megatron": chunked_checkpoint_staging.megatron,
+        "miles": chunked_checkpoint_staging.miles,
     },
 }

@@ -50,6 +50,12 @@ def in_place_of(
 
 def _rule(optimizer: torch.optim.Optimizer) -> Rule:
     if type(optimizer) in (torch.optim.Adam, torch.optim.AdamW):
+        if not all("decoupled_weight_decay" in group for group in optimizer.param_groups):
+            raise _refusal(
+                optimizer,
+                "a torch from 2.7 on, whose groups say how weights decay",
+                f"torch {torch.__version__}",
+            )
         return AdamWRule()
     if type(optimizer).__name__ in COUNT_IN_GROUPS:
         return GroupStepRule(optimizer)

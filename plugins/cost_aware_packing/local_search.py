@@ -7,6 +7,7 @@ none is left, a few random swaps are tried from the best packing so far and kept
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 
@@ -32,6 +33,23 @@ class Exchange:
     given: int
     target: int
     taken: int
+
+
+@dataclass
+class Limit:
+    """How long to search: until `deadline` (`time.monotonic()` seconds), or for so many exchanges.
+
+    One of exchanges alone depends on no clock.
+    """
+
+    deadline: float = math.inf
+    num_exchanges: float = math.inf
+
+    def is_reached(self) -> bool:
+        return self.num_exchanges <= 0 or time.monotonic() >= self.deadline
+
+    def count(self) -> None:
+        self.num_exchanges -= 1
 
 
 class BinState:
@@ -83,13 +101,13 @@ def improve(
     num_slots: int,
     *,
     floor: float,
-    deadline: float,
+    limit: Limit,
     seed: int,
 ) -> np.ndarray:
     """A packing into as many bins that is no worse than `bin_of_sample`, int64 [samples].
 
-    Stops at `GOOD_ENOUGH_RATIO` times `floor` (a lower bound on the slot time) or at `deadline`
-    (`time.monotonic()` seconds). Two runs that are not cut by the deadline give the same packing.
+    Stops at `GOOD_ENOUGH_RATIO` times `floor` (a lower bound on the slot time) or at `limit`, which
+    is used up. Two runs that are not cut by a deadline give the same packing.
     """
     rng = np.random.default_rng(seed)
     num_bins = num_slots * problem.num_ranks
@@ -97,8 +115,8 @@ def improve(
     best, best_time = state.bin_of_sample.copy(), state.slot_time
     target_time = floor * GOOD_ENOUGH_RATIO
     num_stuck = 0
-    while best_time > target_time and num_stuck < MAX_STUCK and time.monotonic() < deadline:
-        _descend(state, target_time, deadline, rng)
+    while best_time > target_time and num_stuck < MAX_STUCK and not limit.is_reached():
+        _descend(state, target_time, limit, rng)
         num_stuck += 1
         if state.slot_time < best_time - state.tolerance:
             best, best_time, num_stuck = state.bin_of_sample.copy(), state.slot_time, 0
@@ -107,11 +125,10 @@ def improve(
     return best
 
 
-def _descend(
-    state: BinState, target_time: float, deadline: float, rng: np.random.Generator
-) -> None:
-    while state.slot_time > target_time and time.monotonic() < deadline:
+def _descend(state: BinState, target_time: float, limit: Limit, rng: np.random.Generator) -> None:
+    while state.slot_time > target_time and not limit.is_reached():
         exchange = _first_exchange(state, rng)
+        limit.count()
         if exchange is None:
             return
         state.apply(exchange)

@@ -14,7 +14,7 @@ from miles_periodic.plugins.cost_aware_packing.construct import (
     split_to_count,
 )
 from miles_periodic.plugins.cost_aware_packing.fold import foldings
-from miles_periodic.plugins.cost_aware_packing.local_search import improve
+from miles_periodic.plugins.cost_aware_packing.local_search import Limit, improve
 from miles_periodic.plugins.cost_aware_packing.lower_bound import lower_bound
 from miles_periodic.plugins.cost_aware_packing.problem import (
     StepProblem,
@@ -40,6 +40,8 @@ CLOSE_RATIO = 1.01
 WORTH_A_SLOT = 1.005
 FEWEST_TRIES = 2
 MOST_SAMPLES_FILLED = 20_000
+MOST_SAMPLES_EXCHANGED = 100_000
+FEWEST_EXCHANGES = 8
 
 StepPlan = tuple[RankMicrobatches, ...]
 ArrangeRanks = Callable[[StepProblem, np.ndarray, int], StepPlan]
@@ -69,8 +71,9 @@ def pack(
         groups: a key per sample; samples of one group (a rollout) stay in one step.
         steps: None for one optimizer step, the number of steps, or the step of each sample; see
             `steps.assign_steps`. Samples never change their step.
-        time_budget: seconds of local search over all steps together. With 0 the result depends on
-            the arguments alone; otherwise also when the search ends before its budget.
+        time_budget: seconds of local search over all steps together. With 0 it makes a fixed number
+            of exchanges instead, fewer the more samples there are, and the result depends on the
+            arguments alone.
         seed: of the local search.
 
     Raises:
@@ -113,16 +116,16 @@ def plan_steps(
     """
     if not 0 <= time_budget < float("inf"):
         raise ValueError(f"time_budget is {time_budget}: pass seconds, 0 or more")
-    end = time.monotonic() + time_budget
-    bound, plans = 0.0, []
+    seconds_left, bound, plans = time_budget, 0.0, []
     for position, (samples, problem) in enumerate(problems):
         check_enough_samples(problem)
         floor = lower_bound(problem)
         bins, num_slots = _first_packing(problem, floor)
-        now = time.monotonic()
-        if now < end:
-            share = (end - now) / (len(problems) - position)
-            bins = improve(problem, bins, num_slots, floor=floor, deadline=now + share, seed=seed)
+        start = time.monotonic()
+        share = seconds_left / (len(problems) - position)
+        limit = Limit(deadline=start + share) if time_budget else _limit_without_clock(problem)
+        bins = improve(problem, bins, num_slots, floor=floor, limit=limit, seed=seed)
+        seconds_left = max(0.0, seconds_left - (time.monotonic() - start))
         bound += floor
         plans.append(_renamed(arrange(problem, bins, num_slots), samples))
     microbatches = tuple(
@@ -132,6 +135,13 @@ def plan_steps(
     found = slot_time(microbatches, costs)
     # The bound is proved; where the two are equal, rounding must not put it above.
     return Schedule(microbatches, found, min(bound, found), tuple(len(plan[0]) for plan in plans))
+
+
+def _limit_without_clock(problem: StepProblem) -> Limit:
+    """As many exchanges as help, and no more than are quick, for each looks at every sample."""
+    affordable = MOST_SAMPLES_EXCHANGED // problem.num_samples
+    useful = problem.num_samples // 4
+    return Limit(num_exchanges=max(FEWEST_EXCHANGES, min(affordable, useful)))
 
 
 def samples_of_steps(step_of_sample: np.ndarray) -> list[np.ndarray]:

@@ -13,8 +13,8 @@ class CostAwarePackingSettings(FeatureSettings):
     """Table `[cost-aware-packing]`."""
 
     time_budget_seconds: float = Field(default=0.2, ge=0.0, le=60.0, allow_inf_nan=False)
-    """Seconds of local search per batch, all its optimizer steps together. 0 turns the search off;
-    the plan then depends on the batch alone."""
+    """Seconds of local search per batch, all its optimizer steps together. With 0 it makes a fixed
+    number of exchanges instead, and the plan depends on the batch alone."""
 
     seed: int = Field(default=0, ge=0)
     """Seed of the local search. Change it only to see how much the plan depends on it."""

@@ -161,19 +161,23 @@ def checkpoints(rank: Rank, **fields) -> dict:
 
 
 def after_save(saved: Trainer, rank: Rank) -> dict:
-    """What the optimizer holds after saves that went through, and one that did not."""
+    """What the optimizer holds after saves that went through; alone, also after one that did not.
+
+    One rank of several would leave the others waiting.
+    """
     (placed,) = offloaded(saved)
-    device_bytes = placed.optimizer.device_bytes()
     released = shows_placeholders(placed)
-    failed = False
+    failed = rank.world_size > 1
     try:
-        save(saved, rank.folder / "no such folder", sharding="dp_reshardable")
+        if not failed:
+            save(saved, rank.folder / "no such folder", sharding="dp_reshardable")
     except Exception:
         failed = True
+    limit_bytes = SETTINGS["workspace_mib"] * UNIT_BYTES
     return {
         "failed": failed,
         "placeholders": released and shows_placeholders(placed),
-        "within_workspace": device_bytes <= SETTINGS["workspace_mib"] * UNIT_BYTES,
+        "within_workspace": placed.optimizer.device_bytes() <= limit_bytes,
     }
 
 

@@ -40,6 +40,7 @@ def test_the_names_that_a_plugin_imports_are_these():
 def test_the_hooks_are_these():
     assert sorted(vars(build_manager([]).hook)) == [
         "check_running_server",
+        "checkpoint_waves",
         "complete_arguments",
         "data_parallel_rank",
         "expected_prefix_tokens",
@@ -70,6 +71,7 @@ def test_the_hooks_are_these():
 
 def test_the_hooks_that_only_one_feature_may_answer_are_these():
     assert sorted(EXCLUSIVE_HOOKS) == [
+        "checkpoint_waves",
         "data_parallel_rank",
         "expected_prefix_tokens",
         "offloaded_optimizer",
@@ -88,6 +90,7 @@ def test_the_hooks_that_only_one_feature_may_answer_are_these():
 def test_the_features_and_their_settings_are_these():
     assert {f.slug: sorted(f.settings_model.model_fields) for f in features()} == {
         "chunked-optimizer-offload": ["chunk_mib", "moment_dtype", "workspace_mib"],
+        "chunked-checkpoint-staging": ["allow_async_save", "staging_bytes"],
         "cost-aware-packing": ["megatron_scheduler", "recompute", "seed", "time_budget_seconds"],
         "decode-radix-cache": ["prove_reuse", "refuse_unpaired"],
         "delta-router-replay": [
@@ -188,6 +191,12 @@ def test_the_commands_and_their_options_are_these():
         "miles pbox image prune": ["--image-dir"],
         "miles bench": [],
         "miles bench boot": ["--json", "--runs"],
+        "miles bench checkpoint-staging": [
+            "--json",
+            "--mebibytes",
+            "--megatron",
+            "--staging-mebibytes",
+        ],
         "miles bench decode-radix": ["--json", "--path", "--sglang", "--turns"],
         "miles bench loss": ["--json", "--repeats", "--tokens", "--vocabulary", "--width"],
         "miles bench offload": [

@@ -4,12 +4,12 @@ import inspect
 
 import pytest
 
-from miles_periodic.hooks import launching, rollout, routing, serving, training
+from miles_periodic.hooks import checkpointing, launching, rollout, routing, serving, training
 from miles_periodic.plugins import features
 
 SPECS = {
     name: function
-    for module in (launching, rollout, routing, serving, training)
+    for module in (checkpointing, launching, rollout, routing, serving, training)
     for name, function in vars(module).items()
     if hasattr(function, "miles-periodic_spec")
 }

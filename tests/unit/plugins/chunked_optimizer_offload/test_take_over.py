@@ -77,3 +77,12 @@ def test_masters_of_another_dtype_are_refused_and_stay():
     with pytest.raises(PeriodicError, match=r"torch\.float32"):
         in_place_of(torch.optim.AdamW(params), ChunkedOptimizerOffloadSettings())
     assert params[0].eq(0).all()
+
+
+def test_adam_of_a_torch_whose_groups_do_not_say_how_weights_decay_is_refused():
+    """Stepped as AdamW, its weights would decay another way without a word."""
+    optimizer = torch.optim.Adam(groups(parameters()), weight_decay=0.1)
+    for group in optimizer.param_groups:
+        del group["decoupled_weight_decay"]
+    with pytest.raises(PeriodicError, match="how weights decay"):
+        in_place_of(optimizer, ChunkedOptimizerOffloadSettings())

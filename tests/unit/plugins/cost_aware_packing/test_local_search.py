@@ -7,10 +7,15 @@ import numpy as np
 from miles_periodic.plugins.cost_aware_packing.local_search import (
     BinState,
     Exchange,
+    Limit,
     best_exchange,
     improve,
 )
-from miles_periodic.plugins.cost_aware_packing.problem import StepProblem
+from miles_periodic.plugins.cost_aware_packing.problem import (
+    StepProblem,
+    bin_costs,
+    slot_time_of_bins,
+)
 
 
 def make_problem(lengths, num_ranks, max_tokens, **rules) -> StepProblem:
@@ -58,7 +63,8 @@ def test_a_search_that_is_not_cut_by_its_deadline_gives_the_same_packing_twice()
     start = np.array([0, 1, 2, 3, 1, 2, 3, 2, 3, 0])
     later = time.monotonic() + 60
     first, second = (
-        improve(problem, start, 2, floor=21.0, deadline=later, seed=1) for _ in range(2)
+        improve(problem, start, 2, floor=21.0, limit=Limit(deadline=later), seed=1)
+        for _ in range(2)
     )
     assert first.tolist() == second.tolist()
 
@@ -66,4 +72,44 @@ def test_a_search_that_is_not_cut_by_its_deadline_gives_the_same_packing_twice()
 def test_a_deadline_that_has_passed_leaves_the_packing_as_it_is():
     problem = make_problem([3, 1, 2], 2, 9)
     start = np.array([0, 0, 1])
-    assert improve(problem, start, 1, floor=3.0, deadline=0.0, seed=0).tolist() == [0, 0, 1]
+    assert improve(problem, start, 1, floor=3.0, limit=Limit(deadline=0.0), seed=0).tolist() == [
+        0,
+        0,
+        1,
+    ]
+
+
+def test_a_number_of_exchanges_ends_the_search_and_makes_it_repeatable():
+    costs = np.arange(40, dtype=np.float64) ** 2
+    problem = StepProblem(np.ones(40, dtype=np.int64), costs, 4, max_tokens=8)
+    start = np.arange(40) % 8
+    found = [
+        improve(problem, start, 2, floor=0.0, limit=Limit(num_exchanges=count), seed=0).tolist()
+        for count in (0, 5, 5)
+    ]
+    assert found[0] == start.tolist()
+    assert found[1] == found[2] != found[0]
+
+
+def test_more_exchanges_never_make_a_packing_worse():
+    costs = np.arange(40, dtype=np.float64) ** 2
+    problem = StepProblem(np.ones(40, dtype=np.int64), costs, 4, max_tokens=8)
+    times = [
+        slot_time_of_bins(
+            bin_costs(
+                problem,
+                improve(
+                    problem,
+                    np.arange(40) % 8,
+                    2,
+                    floor=0.0,
+                    limit=Limit(num_exchanges=count),
+                    seed=0,
+                ),
+                8,
+            ),
+            4,
+        )
+        for count in (0, 1, 5, 20, 100)
+    ]
+    assert times == sorted(times, reverse=True) and times[-1] < times[0]
