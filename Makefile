@@ -39,6 +39,7 @@ lint: $(READY) ## Check style and the one-way import rule
 docs: $(READY) ## Write the pages that are made from the code
 	$(BIN)/python docs/make_hooks_page.py
 	$(BIN)/python docs/make_cli_page.py
+	$(BIN)/python docs/make_compatibility_page.py
 
 lock: $(READY) ## Write the versions that are installed now into requirements/lock.txt
 	( head -2 requirements/lock.txt; $(BIN)/pip freeze --exclude-editable ) > requirements/lock.new

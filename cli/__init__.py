@@ -11,4 +11,6 @@ plan          `miles plan`
 rehearsal/    `miles rehearse`
 bench/        `miles bench`
 pbox/         `miles pbox`
+compat/       `miles compat`: every feature on every release
+upstream/     `miles upstream`: the ledger
 """

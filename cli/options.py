@@ -1,4 +1,4 @@
-"""The options that select plugins, settings and exceptions, shared by every command."""
+"""The options that select plugins, settings, exceptions and releases, for whichever command."""
 
 from __future__ import annotations
 
@@ -56,6 +56,15 @@ AcceptDrift = Annotated[
         help="Bind this feature to targets whose content is not a known shape; the plan records "
         "it. Repeatable.",
         rich_help_panel=_PANEL,
+    ),
+]
+#: Of the commands that go over the matrix.
+Releases = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--release",
+        metavar="DIST==VERSION",
+        help="Only this release of the matrix. Repeatable. Default: all of them.",
     ),
 ]
 

@@ -11,7 +11,8 @@ from miles_periodic.cli import messages
 from miles_periodic.cli.options import Selection
 from miles_periodic.compat.binding import Binding
 from miles_periodic.compat.catalog import bindings_named
-from miles_periodic.compat.manifest import FeatureReference
+from miles_periodic.compat.cpu.stand_in import TRAINER_VARIABLE
+from miles_periodic.compat.manifest import GATE, RUN_ID, FeatureReference
 from miles_periodic.compat.plan import Plan, make_plan, trees_from
 from miles_periodic.compat.tree import Tree
 from miles_periodic.hooks.decisions import Inject
@@ -19,7 +20,8 @@ from miles_periodic.hooks.errors import PeriodicError
 from miles_periodic.hooks.feature import Feature, FeatureSettings
 from miles_periodic.hooks.manager import build_manager, installed_plugins
 from miles_periodic.hooks.selection import check_slugs, check_together, choose, parse
-from miles_periodic.hooks.settings import resolve
+from miles_periodic.hooks.settings import resolve, unread
+from miles_periodic.upstream.rows import replacements
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +81,11 @@ def _servers_of(feature: type[Feature]) -> str:
 def select_features(selection: Selection, *, default: str | None = None) -> Selected:
     """What a selection asks for; PeriodicError names whatever is wrong with it.
 
+    A variable that looks like ours and that nothing reads is a warning.
     default: the `--plugins` text where the command line has none; None selects nothing.
     """
+    for variable, remedy in unread(os.environ, (GATE, RUN_ID, TRAINER_VARIABLE)).items():
+        messages.warning(f"nothing reads the environment variable {variable}. {remedy}")
     text = selection.plugins if selection.plugins is not None else default
     names = tuple(installed_plugins(names=()))
     choices = parse(text, names) if text is not None else ()
@@ -147,6 +152,7 @@ def plan_for(
         allow_missing=selection.allow_missing,
         idle=idle,
         settings=selected.settings,
+        replacements=replacements(),
     )
 
 

@@ -11,8 +11,11 @@ binding         where one hook spec meets one upstream symbol
 bindings/       per feature: the adapters
 apply           one binding onto one imported module, and the proof that it is still there
 catalog/        the bindings that exist, and which of them a feature or a setting needs
+conditions      whether a tree shows what a condition of the ledger asks for, and where
+expiry          which bindings a tree no longer needs, by the ledger's own proof
 drift           whether the targets of an injection look as they were known
 session_support whether a feature reaches rollouts through Miles's session server
+matrix/         every feature against every release in range
 plan            feature x upstream to a decision, with the environment it was made for
 environment     what else decides: Python, torch, devices, Ray, runsc, Slurm
 manifest        the plan as every process of a run receives it
@@ -21,9 +24,8 @@ server_roles    which roles a run's servers can have, by its command line
 run_processes   the processes of a run on this node, found and ended
 roll_call/      what each process really did, told to the launcher
 meter           what a rehearsal sent, reused and trained on, written down
-optimizer_contest  an unmodified Megatron's optimizer, stepped and timed in a process of its own
 deferred_logits what a model returns in place of logits
-stock_losses    Megatron's own cross entropy, for benches to compare with
 train           the training entry for the miles-rl wheel, which ships none
+bench/          a real Megatron's half of `miles bench`
 cpu/            stand-ins that let the stack run without a GPU
 """

@@ -55,7 +55,8 @@ class DeferredLogits:
 
         Losses add it times 0, so that backward runs where a rank has no token to learn from.
         """
-        return self.head.hidden.float().sum() + self.head.weight.sum().float()
+        # In FP16 a sum of all weights can be infinite, and times 0 it would be NaN.
+        return self.head.hidden.float().sum() + self.head.weight.sum(0).float().sum()
 
     def flat_head(self) -> OutputHead:
         """The head with `hidden` in the order of the logits, flattened to rows."""

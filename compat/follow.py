@@ -6,6 +6,7 @@ import ast
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from miles_periodic.compat.places import Carried, Consumed, Place, reads_in
 from miles_periodic.compat.scopes import FUNCTIONS, Scopes, types_of
@@ -184,6 +185,21 @@ def follow(
     line. A slice, a subscript, a branch, a result made by arithmetic or an argument of a function
     that the folders do not define is.
     """
+    stamp = tree.stamp(*folders)
+    return _followed(tree, owner, name, tuple(folders), tuple(without), through, stamp)
+
+
+@lru_cache(maxsize=64)
+def _followed(
+    tree: Tree,
+    owner: str,
+    name: str,
+    folders: tuple[str, ...],
+    without: tuple[str, ...],
+    through: str,
+    stamp: int,
+) -> Trail:
+    """`follow`, once per state of the tree: a probe and the ledger ask for the same trails."""
     scopes = Scopes(tree, folders, without)
     label = f"{owner}.{name}"
     declared = scopes.owners(name).get(owner)

@@ -16,9 +16,11 @@ from miles_periodic.compat.catalog import (
     upstream_bindings,
 )
 from miles_periodic.compat.drift import with_known_shapes, without_known_shape
+from miles_periodic.compat.expiry import remaining, without_replaced
 from miles_periodic.compat.probes import PROBES, Probe
 from miles_periodic.compat.session_support import with_sessions
 from miles_periodic.compat.tree import Tree
+from miles_periodic.hooks.conditions import Replacement
 from miles_periodic.hooks.decisions import (
     UPSTREAMS,
     Decision,
@@ -146,6 +148,7 @@ class _Question:
     probe: Probe
     settings: FeatureSettings
     accept_drift: bool
+    replacements: tuple[Replacement, ...]
 
 
 def make_plan(
@@ -157,6 +160,7 @@ def make_plan(
     environment: Mapping[str, Any] | None = None,
     settings: Mapping[str, FeatureSettings] | None = None,
     idle: Mapping[str, str] | None = None,
+    replacements: Sequence[Replacement] = (),
 ) -> Plan:
     """Decide every known feature on every upstream that it touches.
 
@@ -166,6 +170,7 @@ def make_plan(
     settings: slug to its settings, where they are not the defaults. A setting that is on may
         need bindings of its own; one that is None takes them where the tree's shapes are known.
     idle: slug to why this run has nothing to do for a feature: one that cannot be had is then off.
+    replacements: changes that make bindings needless in a tree that has them: these are left out.
 
     Raises PeriodicError where `on` or `accept_drift` names a feature that is not known.
     """
@@ -173,7 +178,14 @@ def make_plan(
     check_slugs("--plugins", on, slugs)
     check_slugs("--accept-drift", accept_drift, slugs)
     questions = [
-        _Question(feature.slug, upstream, probe, chosen, feature.slug in accept_drift)
+        _Question(
+            feature.slug,
+            upstream,
+            probe,
+            chosen,
+            feature.slug in accept_drift,
+            tuple(replacements),
+        )
         for feature in features
         for chosen in [(settings or {}).get(feature.slug) or feature.settings_model()]
         for upstream, probe in _in_order(_probes_of(feature))
@@ -237,6 +249,8 @@ def _decide(question: _Question, tree: Tree | None) -> Decision:
     try:
         decision = _with_settings(question.probe(tree), question, tree)
         if isinstance(decision, Inject):
+            decision = without_replaced(decision, question.replacements, tree)
+        if isinstance(decision, Inject):
             known = with_known_shapes(decision, question.slug, tree, question.accept_drift)
             return with_sessions(known, question.slug, tree, question.accept_drift)
     except (PeriodicError, OSError) as error:
@@ -276,7 +290,7 @@ def _offered(question: _Question, tree: Tree) -> tuple[tuple[str, ...], tuple[st
     offered, without = [], []
     for setting in question.settings.names_left_open():
         names = names_for_settings(question.slug, question.upstream, (setting,), tree)
-        unknown = without_known_shape(names, tree)
+        unknown = without_known_shape(remaining(names, question.replacements, tree), tree)
         if unknown:
             without.append(f"without {setting}: no known shape of {', '.join(unknown)}")
         elif names:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property, lru_cache
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 from miles_periodic.hooks.decisions import UPSTREAMS, Evidence
@@ -62,13 +62,13 @@ class Tree:
 
     @classmethod
     def installed(cls, upstream: str, before: Path | None = None) -> Tree | None:
-        """The tree that `import UPSTREAM` would take here, or None where there is none.
+        """The tree that a new process's `import UPSTREAM` would take, or None where there is none.
 
         before: a folder that the importing process searches first: Python puts a script's own
             folder in front, and Miles's scripts stand next to a `miles` package.
         """
         with _searched_first(before):
-            spec = importlib.util.find_spec(upstream)
+            spec = _found(upstream)
         if spec is None or not spec.submodule_search_locations:
             return None
         portions = [Path(p) for p in spec.submodule_search_locations if Path(p).is_dir()]
@@ -112,6 +112,10 @@ class Tree:
             if text in read_text(path):
                 yield read_module(self, path)
 
+    def stamp(self, *folders: str) -> int:
+        """A number that is another one when a source file below `folders` changed, came or went."""
+        return hash(tuple((path, *_stamp(path)) for path in self._files(folders or (".",))))
+
     def _files(self, folders: Sequence[str]) -> Iterator[Path]:
         """The source files below `folders`; an editor's dangling lock link is none."""
         for portion in self.portions:
@@ -119,6 +123,12 @@ class Tree:
                 base = portion / folder
                 files = [base] if base.is_file() else sorted(base.rglob("*.py"))
                 yield from (path for path in files if path.is_file())
+
+
+def _found(package: str) -> ModuleSpec | None:
+    """As `importlib.util.find_spec`, which says of an imported package only where it came from."""
+    found = (finder.find_spec(package, None) for finder in sys.meta_path)
+    return next((spec for spec in found if spec is not None), None)
 
 
 @contextmanager

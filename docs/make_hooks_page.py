@@ -19,7 +19,7 @@ TITLES = {
     sessions: "Sessions: rollouts through the session server",
     routing: "Routing: which server and rank answers",
     serving: "Serving: the servers' schedulers",
-    training: "Training: who trains on what",
+    training: "Training: who trains on what, and what steps",
     checkpointing: "Checkpointing: what a train rank writes",
 }
 HEAD = """# Hooks

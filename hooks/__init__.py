@@ -1,15 +1,17 @@
 """The contract between features and upstreams; everything else imports it, it imports nobody.
 
 decisions        the answers of a probe: native, inject, off, unsupported, each with evidence
-alignment        the unit to which trainers pad a sample
 errors           what a user is told: feature, tree, target, expected, found, remedy
 feature          what a feature states about itself
+conditions       what the sources of a tree must show, as plain values
+cache_folder     where what was fetched is kept
 nearest_name     the closest known name to a mistyped one
 selection        `--plugins` text to the features that are on
 settings         TOML, environment and command line to one frozen model per feature
 values           the plain values that hooks exchange
 proofs           what the real servers must show, and the requests that ask for it
 common_prefix    how far two sequences of tokens agree
+alignment        the unit to which trainers pad a sample
 weight_versions  the order of weight versions
 rollout          hook specs that the rollout processes call
 sessions         hook specs that the session server calls, and who assembles its sessions

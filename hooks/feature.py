@@ -41,7 +41,7 @@ class Feature:
     why: ClassVar[str]
     #: The model that its table in a settings file is read into.
     settings_model: ClassVar[type[FeatureSettings]] = FeatureSettings
-    #: Keys of the ledger: the upstream pull requests that would make the feature native.
+    #: Keys of the ledger: the upstream pull requests and issues that matter to the feature.
     pull_requests: ClassVar[tuple[str, ...]] = ()
     #: Slugs that cannot be on together with it.
     conflicts: ClassVar[tuple[str, ...]] = ()

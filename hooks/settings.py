@@ -21,7 +21,21 @@ else:
 #: `MILES_PERIODIC_SET__KV_PRESERVATION__SALT=false` sets one key from the environment.
 ENVIRONMENT_PREFIX = "MILES_PERIODIC_SET__"
 
+#: What every variable of ours starts with.
+FAMILY = "MILES_PERIODIC"
+
 Layer = dict[str, dict[str, Any]]
+
+
+def unread(environment: Mapping[str, str], known: Sequence[str]) -> dict[str, str]:
+    """Variables that look like ours and that nothing reads, each with what to do about it.
+
+    known: the names that something reads besides the settings.
+    """
+    mine = sorted(name for name in environment if name.startswith(FAMILY))
+    stray = [n for n in mine if n not in known and not n.startswith(ENVIRONMENT_PREFIX)]
+    nearest = [*known, f"{ENVIRONMENT_PREFIX}FEATURE__KEY"]
+    return {name: did_you_mean(name, nearest) for name in stray}
 
 
 def resolve(

@@ -1,14 +1,14 @@
 """The features, one folder each; nothing here knows an upstream.
 
-delta_router_replay  each turn transfers only the routes of rows that the client does not hold
-kv_preservation      weight updates in place, and a KV salt per weight version
-decode_radix_cache   decode servers that keep prefixes, so that only a suffix crosses from prefill
-request_routing      every turn of a rollout to the server that holds its prefix
-cost_aware_packing   data-parallel ranks that wait for each other as little as can be
+delta_router_replay         a turn transfers only the routes of rows that the client does not hold
+kv_preservation             weight updates in place, and a KV salt per weight version
+decode_radix_cache          decode servers that keep prefixes; only a suffix crosses from prefill
+request_routing             every turn of a rollout to the server that holds its prefix
+cost_aware_packing          data-parallel ranks that wait for each other as little as can be
+chunked_optimizer_offload   Adam whose masters and moments stream from host memory
 fused_linear_cross_entropy  token log-probabilities without a tensor of tokens x vocabulary
 chunked_checkpoint_staging  saves that hold a bounded part of a shard in host memory
-chunked_optimizer_offload  Adam whose masters and moments stream from host memory
-pbox                 sandboxes on the job's own nodes, gone with the job
+pbox                        sandboxes on the job's own nodes, gone with the job
 """
 
 from __future__ import annotations

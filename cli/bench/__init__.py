@@ -1,22 +1,22 @@
 """`miles bench`: numbers, each measured by a command.
 
-boot             what the boot line costs a process
+boot                what the boot line costs a process
 checkpoint_staging  host memory and time of a save
-decode_radix     bytes per turn from prefill to decode, with decode's cache and without
-loss             memory and time of log-probabilities, with logits and without
-live_bytes       the bytes of all tensors alive at once on a CPU
-offload          an optimizer step with its state in host memory against the link
-offload_contest  what is stepped and timed for it
-offload_megatron the same under an unmodified Megatron, a process each
-packing          slot time against its lower bound
-stock_orders     the orders in which Miles splits a batch today
-pbox             what a sandbox costs
-router_replay    bytes and CPU time of one turn's routes
-route_server     the server's half of that, in a process of its own
-request_routing  what rollouts compute again, by the choice of a server
-fleet            a model of servers that keep prefixes
-table            a measurement as a table or as JSON
-traces           seeded length distributions
+decode_radix        bytes per turn from prefill to decode, with decode's cache and without
+loss                memory and time of log-probabilities, with logits and without
+live_bytes          the bytes of all tensors alive at once on a CPU, for that
+offload             an optimizer step with its state in host memory against the link
+offload_contest     what is stepped and timed for it
+offload_megatron    the same under an unmodified Megatron, a process each
+packing             slot time against its lower bound
+stock_orders        the orders in which Miles and Megatron split a batch today
+pbox                what a sandbox costs
+router_replay       bytes and CPU time of one turn's routes
+route_server        the server's half of that, in a process of its own
+request_routing     what rollouts compute again, by the choice of a server
+fleet               a model of servers that keep prefixes
+table               a measurement as a table or as JSON
+traces              seeded length distributions
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from miles_periodic.plugins.chunked_checkpoint_staging.settings import (
 
 REPEATS = 3
 SAVES_TIMEOUT_SECONDS = 900
-SAVER = "miles_periodic.compat.cpu.checkpoint_saver"
+SAVER = "miles_periodic.compat.bench.checkpoint_saves"
 STOCK = "Megatron alone"
 IN_PLACE = "feature, tensors in host memory"
 COPIED = "feature, every tensor copied as from a GPU"

@@ -18,14 +18,21 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from miles_periodic.compat import stock_losses
+from miles_periodic.compat.bench import cross_entropy
 from miles_periodic.hooks.errors import PeriodicError
 from miles_periodic.hooks.nearest_name import did_you_mean
+from miles_periodic.plugins.fused_linear_cross_entropy.settings import (
+    CHUNK_TOKENS,
+    CHUNK_VOCABULARY,
+)
 
 #: What log-probabilities may be off, in roundings of the operands' dtype of the largest logit.
 NUM_ROUNDINGS = 8
 #: Log-probabilities are compared with FP64 on so many tokens.
 CHECKED_TOKENS = 64
+MET = "met"
+#: Columns of a row; None where a way did not get so far.
+_MEASURED = ("peak_bytes", "of_logits", "seconds", "largest_error", "rounding", "largest")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +42,8 @@ class Shape:
     num_tokens: int
     vocabulary: int
     width: int
-    chunk_tokens: int = 4096
-    chunk_vocabulary: int = 16384
+    chunk_tokens: int = CHUNK_TOKENS
+    chunk_vocabulary: int = CHUNK_VOCABULARY
 
     @property
     def logits_bytes(self) -> int:
@@ -47,6 +54,8 @@ class Shape:
 #: What is measured where a shape is not given: a CPU's, and a GPU's.
 SMALL = Shape(2048, 16384, 128, chunk_tokens=256, chunk_vocabulary=2048)
 LARGE = Shape(32768, 151936, 4096)
+#: Hidden states, weight, targets and the shape to log-probabilities.
+Way = Callable[[Any, Any, Any, Shape], Any]
 
 
 def loss_command(
@@ -87,7 +96,7 @@ def measure(shape: Shape, ways: Sequence[str] | None = None, repeats: int = 3) -
     for way in ways or ():
         if way not in offered:
             raise PeriodicError(f"No way is named {way!r}.", remedy=did_you_mean(way, offered))
-    with stock_losses.one_rank(device):
+    with cross_entropy.one_rank(device):
         rows = [_row(way, offered[way], shape, device, repeats) for way in ways or offered]
     return {
         "rows": rows,
@@ -96,9 +105,6 @@ def measure(shape: Shape, ways: Sequence[str] | None = None, repeats: int = 3) -
         "logits_bytes": shape.logits_bytes,
         "verdict": verdict(rows, device),
     }
-
-
-MET = "met"
 
 
 def table(result: dict[str, Any]) -> Table:
@@ -140,13 +146,10 @@ def verdict(rows: Sequence[dict[str, Any]], device: str) -> str:
     return MET
 
 
-Way = Callable[[Any, Any, Any, Shape], Any]
-
-
 def _ways(device: str) -> dict[str, Way]:
     """Name to a function of hidden, weight, targets and the shape that gives log-probabilities."""
     ways: dict[str, Way] = {"logits by torch": _by_torch}
-    if stock_losses.is_there():
+    if cross_entropy.is_there():
         ways["logits by Megatron"] = _by_megatron
     ways["ours, torch"] = _ours("torch")
     for kernel, package in (("liger", "liger_kernel"), ("quack", "quack")):
@@ -164,7 +167,7 @@ def _by_torch(hidden: Any, weight: Any, targets: Any, shape: Shape) -> Any:
 
 def _by_megatron(hidden: Any, weight: Any, targets: Any, shape: Shape) -> Any:
     # The clone is Miles's: Megatron overwrites what it is given.
-    return stock_losses.log_probs((hidden @ weight.T).float().clone(), targets)
+    return cross_entropy.log_probs((hidden @ weight.T).float().clone(), targets)
 
 
 def _ours(kernel: str) -> Way:
@@ -201,9 +204,6 @@ def _row(way: str, compute: Way, shape: Shape, device: str, repeats: int) -> dic
     except (ArithmeticError, ValueError) as error:
         row["outcome"] = str(error)
     return row | {key: None for key in _MEASURED if key not in row}
-
-
-_MEASURED = ("peak_bytes", "of_logits", "seconds", "largest_error", "rounding", "largest")
 
 
 def _operands(shape: Shape, device: str) -> tuple[Any, Any, Any]:

@@ -11,15 +11,12 @@ from typing import Annotated, Any
 import typer
 
 from miles_periodic.cli import messages
+from miles_periodic.compat.bench.optimizer_step import HYBRID, NATIVE, OFFLOADED
 from miles_periodic.hooks.errors import PeriodicError
 
 LARGEST_RATIO = 1.10
 LEAST_SPEEDUP = 3.0
 MET = "met"
-#: Contenders under Megatron.
-NATIVE = "all on device"
-HYBRID = "HybridDeviceOptimizer"
-OFFLOADED = "chunked-optimizer-offload"
 MIB = 1 << 20
 GIB = 1 << 30
 NUM_PARAMETERS = {"cuda": 4_000_000_000, "cpu": 4_000_000}

@@ -18,9 +18,9 @@ from typing import Any
 
 import torch
 
+from miles_periodic.compat.bench.optimizer_step import LARGE_MODEL_PARAMETERS, NATIVE
 from miles_periodic.plugins.chunked_optimizer_offload import ChunkedAdam
 
-GIB = 1 << 30
 MIB = 1 << 20
 BUFFER_BYTES = {"cuda": 256 * MIB, "cpu": MIB}
 NUM_COPIES = 8
@@ -29,6 +29,9 @@ NUM_ROUNDS = 4
 NUM_WARM_UP_STEPS = 2
 KERNELS = {"foreach": {"foreach": True}, "fused": {"fused": True}, "loop": {"foreach": False}}
 OPTIONS = {"lr": 1e-4, "weight_decay": 0.01, "betas": (0.9, 0.95)}
+#: Elements that a digest takes at once: it holds 8 bytes of bits and 8 of places for each.
+_DIGEST_LENGTH = 1 << 24
+_PRIME = (1 << 61) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +138,7 @@ def link_rate(rank: Rank) -> float:
 
 def shapes(num_parameters: int) -> list[tuple[int, ...]]:
     """A transformer's: an embedding, then layers of four matrices and two vectors, cut to size."""
-    hidden = 5120 if num_parameters >= GIB else 256
+    hidden = 5120 if num_parameters >= LARGE_MODEL_PARAMETERS else 256
     layer = [(hidden,), (3 * hidden, hidden), (hidden, hidden)]
     layer += [(hidden,), (4 * hidden, hidden), (hidden, 4 * hidden)]
     found: list[tuple[int, ...]] = [(max(num_parameters // 8, 1),)]
@@ -179,7 +182,7 @@ def _chunked(params: Sequence[torch.Tensor], task: Task) -> torch.optim.Optimize
     )
 
 
-CONTENDERS = {"all on device": _native, "ChunkedAdam": _chunked}
+CONTENDERS = {NATIVE: _native, "ChunkedAdam": _chunked}
 
 
 def _run(name: str, build: Callable[..., Any], task: Task, rank: Rank) -> Outcome:
@@ -274,7 +277,3 @@ def _digest(
                 places = torch.arange(1, bits.numel() + 1, device=device) + number
                 sums[kind] = (sums[kind] * 31 + int((bits * places).sum())) % _PRIME
     return tuple(sums)
-
-
-_DIGEST_LENGTH = 1 << 24
-_PRIME = (1 << 61) - 1

@@ -16,10 +16,16 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from miles_periodic.compat.bench.optimizer_step import (
+    CONTENDERS,
+    HYBRID,
+    OFFLOADED,
+    MegatronOutcome,
+    MegatronTask,
+)
 from miles_periodic.compat.catalog import binding_names, bindings_named
 from miles_periodic.compat.cpu.environment import cpu_environment
 from miles_periodic.compat.manifest import FeatureReference, RunManifest
-from miles_periodic.compat.optimizer_contest import CONTENDERS, MegatronOutcome, MegatronTask
 from miles_periodic.compat.roll_call.server import RollCallServer
 from miles_periodic.compat.tree import Tree
 from miles_periodic.hooks.errors import PeriodicError
@@ -28,9 +34,6 @@ from miles_periodic.plugins import features
 if TYPE_CHECKING:
     from miles_periodic.cli.bench.offload_contest import Rank, Task
 
-SLUG = "chunked-optimizer-offload"
-#: Its state goes to the CPU only where there is something else.
-NEEDS_A_GPU = "HybridDeviceOptimizer"
 LIMIT_SECONDS = 400
 
 
@@ -45,7 +48,8 @@ def measure_megatron(
     found = Tree.at("megatron", tree)
     outcomes = {}
     for contender in CONTENDERS:
-        if rank.device.type == "cpu" and contender == NEEDS_A_GPU:
+        if rank.device.type == "cpu" and contender == HYBRID:
+            # Its state goes to the CPU only where there is something else.
             continue
         tell(f"stepping Megatron's {task.num_parameters:,} parameters: {contender}")
         outcomes[contender] = _contest(contender, found, task, rank)
@@ -84,7 +88,7 @@ def _contest(contender: str, tree: Tree, task: Task, rank: Rank) -> MegatronOutc
 
 def _run(task: MegatronTask, environment: Mapping[str, str]) -> str:
     """What the process wrote. It is ended when its time is over."""
-    command = [sys.executable, "-W", "ignore", "-m", "miles_periodic.compat.optimizer_contest"]
+    command = [sys.executable, "-W", "ignore", "-m", "miles_periodic.compat.bench.optimizer_step"]
     try:
         done = subprocess.run(
             [*command, json.dumps(asdict(task))],
@@ -103,10 +107,10 @@ def _run(task: MegatronTask, environment: Mapping[str, str]) -> str:
 @contextlib.contextmanager
 def _gate(contender: str, tree: Tree, task: Task) -> Iterator[dict[str, str]]:
     """The environment in which the feature's bindings are applied, or none of it."""
-    if contender != SLUG:
+    if contender != OFFLOADED:
         yield {}
         return
-    bindings = bindings_named(binding_names(SLUG, "megatron", tree))
+    bindings = bindings_named(binding_names(OFFLOADED, "megatron", tree))
     with RollCallServer(bindings, run_id="bench") as roll_call:
         yield RunManifest(
             "bench",
@@ -118,7 +122,7 @@ def _gate(contender: str, tree: Tree, task: Task) -> Iterator[dict[str, str]]:
 
 
 def _feature(task: Task) -> FeatureReference:
-    (kind,) = [feature for feature in features() if feature.slug == SLUG]
+    (kind,) = [feature for feature in features() if feature.slug == OFFLOADED]
     mib = 1 << 20
     settings: dict[str, Any] = {
         "workspace_mib": task.workspace_bytes // mib,

@@ -42,12 +42,15 @@ unpaired            requests that would end a decode server
 packing             who trains on what, and in which micro-batches, in Miles 0.0.2
 packing_schedule    the same in Miles main, which plans both in one place
 packing_megatron    the same in Megatron's own training loop
+replay_fill         what a train rank replays: its own layers and positions, compact
+
 optimizer_state     masters of a distributed optimizer, handed out from host memory
 offloaded_weights   the weights that an offloaded optimizer writes, and what it cannot have
-staged_tensors      host memory that the next step overwrites, copied for a checkpoint
-replay_fill         what a train rank replays: its own layers and positions, compact
+copied_state        host memory that the next step overwrites, copied for a checkpoint
+
 output_logits       a model that returns what its logits would be made of
 log_probs           Miles's log-probabilities and entropies, computed from that
+
 checkpoint_save     a synchronous save, from its strategy to the function that writes
 staged_write        one rank's share of a checkpoint, wave by wave
 staging_memory      host memory for the copies of one wave

@@ -10,6 +10,7 @@ from typing import Any
 
 from miles_periodic.hooks.errors import PeriodicError
 
+SLUG = "chunked-optimizer-offload"
 #: Field of a configuration, and what of it cannot be had.
 _REFUSED = (
     ("config", "use_precision_aware_optimizer", "the masters are inside its FusedAdam"),
@@ -62,9 +63,9 @@ def masters_of_weights(optimizer: Any) -> dict[Any, Any]:
 def _refusal(target: str, why: str, expected: str, found: str) -> PeriodicError:
     return PeriodicError(
         f"Optimizer state cannot be offloaded in chunks: {why}.",
-        feature="chunked-optimizer-offload",
+        feature=SLUG,
         target=f"DistributedOptimizer, {target}",
         expected=expected,
         found=found,
-        remedy="Change it, or take the feature out with -chunked-optimizer-offload.",
+        remedy=f"Change it, or take the feature out with -{SLUG}.",
     )

@@ -25,7 +25,9 @@ _MODEL_GROUPS = ("model_float16_groups", "model_fp32_groups")
 
 @dataclass(eq=False)
 class Placed:
-    """weights: parameter of the optimizer to the shard of a weight that is made from it, flat.
+    """An offloaded optimizer in its place inside a DistributedOptimizer.
+
+    weights: parameter of the optimizer to the shard of a weight that is made from it, flat.
 
     own_masters: parameters that stand for FP32 weights. written: parameters whose weights the last
     step has written.

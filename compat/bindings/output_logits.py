@@ -82,7 +82,8 @@ def _check_layer(layer: Any) -> None:
     from megatron.core.tensor_parallel.layers import ColumnParallelLinear
 
     found = f"a {type(layer).__name__}"
-    if not isinstance(layer, ColumnParallelLinear) or "forward" in vars(layer):
+    is_linear = isinstance(layer, ColumnParallelLinear) and "forward" not in vars(layer)
+    if not is_linear or not _only_multiplies(type(layer), ColumnParallelLinear):
         raise _error("Megatron's own output layer", found, "Train without what replaces it")
     if layer.bias is not None:
         raise _error("an output layer without a bias", f"{found} with one", "Use such a model")
@@ -90,6 +91,15 @@ def _check_layer(layer: Any) -> None:
         raise _error("logits that stay split", "gathered ones", "Build it with parallel_output")
     if getattr(layer, "gtp_remat_size", 1) not in (None, 0, 1):
         raise _error("a weight that is there", "one in shards", "Leave out its sharding")
+
+
+def _only_multiplies(kind: type, linear: type) -> bool:
+    """Whether `forward` is that of `linear`, or of Megatron's own subclass for a fused loss.
+
+    One from elsewhere can do more, such as capping the logits that it returns.
+    """
+    author = next(cls for cls in kind.__mro__ if "forward" in vars(cls))
+    return author is linear or author.__module__.startswith("megatron.core.")
 
 
 def _error(expected: str, found: str, remedy: str) -> PeriodicError:

@@ -7,15 +7,18 @@ to the trainer on the very box that holds a rank's shard.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from miles_periodic.compat.bindings.features import manager
+from miles_periodic.compat.bindings.packing_schedule import tell_oversized
 from miles_periodic.hooks.alignment import zigzag_multiple
 from miles_periodic.hooks.values import DataParallelSplit, TrainBatch
 
 #: Attribute of a shard's box, and key of a rank's data until its iterator is made.
 _PLAN = "miles_periodic_micro_batches"
+#: What Miles hands to every rank whole and in the batch's order, by which pass@k finds its groups.
+_WHOLE = ("raw_reward", "total_lengths", "dynamic_global_batch_size")
 
 
 def split(wrapped, instance, args, kwargs):
@@ -40,19 +43,22 @@ def _batch(arguments: Any, data: dict[str, Any], num_ranks: int) -> TrainBatch:
     dynamic = arguments.use_dynamic_batch_size
     virtual = getattr(arguments, "virtual_pipeline_model_parallel_size", None) or 1
     group = getattr(arguments, "microbatch_group_size_per_vp_stage", None)
+    lengths = [len(tokens) for tokens in data["tokens"]]
+    cap = arguments.max_tokens_per_gpu * arguments.context_parallel_size if dynamic else None
+    if cap is not None:
+        tell_oversized(lengths, cap)
     return TrainBatch(
-        lengths=[len(tokens) for tokens in data["tokens"]],
+        lengths=lengths,
         data_parallel_size=num_ranks,
         global_batch_size=data.get("dynamic_global_batch_size", arguments.global_batch_size),
         micro_batch_size=None if dynamic else arguments.micro_batch_size,
-        max_tokens=arguments.max_tokens_per_gpu * arguments.context_parallel_size
-        if dynamic
-        else None,
+        max_tokens=cap,
         slot_multiple=(group or arguments.pipeline_model_parallel_size) if virtual > 1 else 1,
         model=vars(arguments),
         length_multiple=1
         if arguments.allgather_cp
         else zigzag_multiple(arguments.context_parallel_size),
+        takes_oversized=True,
     )
 
 
@@ -62,23 +68,40 @@ def _interleaved(partitions: Sequence[Sequence[int]]) -> list[int]:
 
 
 def _in_order(data: dict[str, Any], order: Sequence[int]) -> dict[str, Any]:
-    """A copy of a batch whose per-sample lists stand in another order."""
+    """A copy of a batch whose per-sample values stand in another order."""
     num_samples = len(data["tokens"])
     return {
         key: [value[i] for i in order]
-        if isinstance(value, list | tuple) and len(value) == num_samples
+        if key not in _WHOLE and _is_per_sample(value, num_samples)
         else value
         for key, value in data.items()
     }
 
 
+def _is_per_sample(value: Any, num_samples: int) -> bool:
+    """Whether Miles can take one entry per sample: a list, or an array or tensor of a user's own.
+
+    It takes the first ones of a value that is longer.
+    """
+    if isinstance(value, str | bytes | Mapping) or not hasattr(value, "__getitem__"):
+        return False
+    shape = getattr(value, "shape", None)
+    return (len(value) if shape is None else (*shape, 0)[0]) >= num_samples
+
+
 def _split_by_box(wrapped, data: dict[str, Any], num_ranks: int, plan: DataParallelSplit):
-    """One rank at a time: ranks may hold different counts, which every-n-th cannot express."""
+    """One rank at a time: ranks may hold different counts, which every-n-th cannot express.
+
+    A rank's samples stay in the batch's order, in which those of a single rank are all of it.
+    """
     boxes = []
-    for rank, partition in enumerate(plan.partitions):
-        (box,) = wrapped(_in_order(data, partition), 1)
-        lengths = [len(tokens) for tokens in data["tokens"]]
-        setattr(box, _PLAN, (plan.micro_batches[rank], plan.num_micro_batches, lengths))
+    lengths = [len(tokens) for tokens in data["tokens"]]
+    for partition, micro_batches in zip(plan.partitions, plan.micro_batches, strict=True):
+        order = sorted(partition)
+        position = {sample: at for at, sample in enumerate(order)}
+        indices = [[position[partition[at]] for at in batch] for batch in micro_batches]
+        (box,) = wrapped(_in_order(data, order), 1)
+        setattr(box, _PLAN, (indices, plan.num_micro_batches, lengths))
         boxes.append(box)
     return boxes
 

@@ -63,7 +63,7 @@ def _batch(
     multiple = parallel["microbatch_group_size_per_vp_stage"] if virtual > 1 else 1
     if arguments.use_dynamic_batch_size:
         max_tokens, size = arguments.max_tokens_per_gpu * parallel["cp_size"], None
-        _tell_oversized(lengths, max_tokens)
+        tell_oversized(lengths, max_tokens)
     else:
         max_tokens, size = None, arguments.micro_batch_size
     is_whole = size is not None and not any(
@@ -91,7 +91,8 @@ def _length_multiple(arguments: Any, context_parallel_size: int) -> int:
     return 1 if is_cut_once else zigzag_multiple(context_parallel_size)
 
 
-def _tell_oversized(lengths: Sequence[int], max_tokens: int) -> None:
+def tell_oversized(lengths: Sequence[int], max_tokens: int) -> None:
+    """Say which samples no packing can keep under the cap."""
     num_oversized = sum(length > max_tokens for length in lengths)
     if num_oversized:
         member().notice(

@@ -1,15 +1,15 @@
 """Which bindings exist, and which of them each feature needs on which upstream.
 
-launch    the bindings of a run's start: command line, muster, the servers' arguments
-rollout   those of a rollout from its start to its step, whatever it is rolled out with
-sessions  those of rollouts through Miles's session server
-server    those of SGLang's own processes
-training  those of trainers and of the split of a batch
-loss      those of what a model returns and what losses make of it
+launch       the bindings of a run's start: command line, muster, the servers' arguments
+rollout      those of a rollout from its start to its step, whatever it is rolled out with
+sessions     those of rollouts through Miles's session server
+server       those of SGLang's own processes
+training     those of trainers and of the split of a batch
+loss         those of what a model returns and what losses make of it
 checkpoints  those of a train rank's save
-weights   those of weight updates
-routing   those of the choice of a server and a rank
-features  what each feature, setting and hook needs of all of these
+weights      those of weight updates
+routing      those of the choice of a server and a rank
+features     what each feature, setting and hook needs of all of these
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ __all__ = [
     "SETTING_BINDINGS",
     "binding_names",
     "bindings_named",
+    "every_binding",
     "every_name",
     "names_for_hooks",
     "names_for_sessions",
@@ -116,6 +117,17 @@ def every_name(needs: Iterable[Need]) -> tuple[str, ...]:
     """All names in some needs, every alternative among them."""
     listed = [(need,) if isinstance(need, str) else need for need in needs]
     return tuple(name for alternatives in listed for name in alternatives if name != NOTHING)
+
+
+def every_binding(slug: str, upstream: str) -> tuple[str, ...]:
+    """All that a feature may put in on an upstream, by whatever setting, tree and kind of run."""
+    by_setting = SETTING_BINDINGS.get(slug, {}).get(upstream, {})
+    needs = (
+        *FEATURE_BINDINGS.get(slug, {}).get(upstream, ()),
+        *SESSION_BINDINGS.get(slug, {}).get(upstream, ()),
+        *(need for listed in by_setting.values() for need in listed),
+    )
+    return tuple(dict.fromkeys(every_name(needs)))
 
 
 def _chosen(needs: Iterable[Need], tree: Tree) -> tuple[str, ...]:

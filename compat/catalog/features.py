@@ -53,6 +53,12 @@ _SESSION_SAMPLES: Needs = (
     ("session/assemble", "session/assemble-closures"),
     ("session/widen", NOTHING),
 )
+#: The split of a batch: planned as a whole in the rollout manager, or there and in each trainer.
+_SPLIT: Needs = (
+    ("training/schedule", "training/split"),
+    ("training/unplanned-split", "training/plan"),
+    ("training/schedule", "training/micro-batches"),
+)
 #: A DistributedOptimizer whose masters and moments are elsewhere, its weights and checkpoints.
 _OFFLOADED: Needs = (
     "training/offloaded-optimizer",
@@ -60,13 +66,7 @@ _OFFLOADED: Needs = (
     "training/read-weights",
     "training/state-of-weight",
     "training/load-state-of-weight",
-    "training/staged-tensors",
-)
-#: The split of a batch: planned as a whole in the rollout manager, or there and in each trainer.
-_SPLIT: Needs = (
-    ("training/schedule", "training/split"),
-    ("training/unplanned-split", "training/plan"),
-    ("training/schedule", "training/micro-batches"),
+    "training/copied-state",
 )
 #: A model that makes no logits, and the losses that do without; one is nothing without the other.
 _OUTPUT: Needs = ("loss/output",)
@@ -93,6 +93,12 @@ FEATURE_BINDINGS: dict[str, dict[str, Needs]] = {
     "kv-preservation": {
         "miles": ("launch/arguments", *_REQUEST, *_SEEN),
     },
+    "decode-radix-cache": {
+        "miles": ("launch/arguments", "launch/server-arguments", "launch/running-server"),
+    },
+    "request-routing": {
+        "miles": ("launch/arguments",),
+    },
     "cost-aware-packing": {
         "miles": ("launch/arguments", *_SPLIT),
     },
@@ -100,19 +106,13 @@ FEATURE_BINDINGS: dict[str, dict[str, Needs]] = {
         "megatron": _OFFLOADED,
         "miles": ("launch/arguments",),
     },
-    "chunked-checkpoint-staging": {
-        "megatron": _SAVE,
-        "miles": ("launch/arguments",),
-    },
-    "decode-radix-cache": {
-        "miles": ("launch/arguments", "launch/server-arguments", "launch/running-server"),
-    },
-    "request-routing": {
-        "miles": ("launch/arguments",),
-    },
     "fused-linear-cross-entropy": {
         "megatron": _OUTPUT,
         "miles": ("launch/arguments", *_LOG_PROBS),
+    },
+    "chunked-checkpoint-staging": {
+        "megatron": _SAVE,
+        "miles": ("launch/arguments",),
     },
 }
 

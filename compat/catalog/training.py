@@ -115,10 +115,10 @@ BINDINGS = (
         )
     ),
     Binding(
-        name="training/staged-tensors",
+        name="training/copied-state",
         upstream="megatron",
         target="megatron.core.dist_checkpointing.strategies.filesystem_async:FileSystemWriterAsync.preload_tensors",
-        adapter=f"{_ADAPTERS}.staged_tensors:copy_for_writer",
+        adapter=f"{_ADAPTERS}.copied_state:copy_for_writer",
         only_when="a checkpoint is saved",
     ),
 )

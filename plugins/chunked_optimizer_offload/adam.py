@@ -229,6 +229,12 @@ class ChunkedAdam(torch.optim.AdamW):
             super().load_state_dict(state_dict)
         finally:
             handle.remove()
+
+    def mark_restored(self) -> None:
+        """Says that, after a half step, masters and state were both loaded.
+
+        Loading the state alone cannot say it: masters of two different steps would be trained on.
+        """
         self._stepper.half_stepped = ""
 
     def __getstate__(self) -> dict[str, Any]:

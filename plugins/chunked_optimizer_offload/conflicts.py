@@ -53,6 +53,7 @@ CONFLICTS = (
     Conflict("optimizer_cpu_offload", _OWN_PLACE),
     Conflict("offload_optimizer_states", _OWN_PLACE),
     Conflict("stream_optimizer_state_to_disk", _OWN_PLACE),
+    Conflict("rl_offload_optimizer_during_inference", "it moves placeholders, each in full size"),
     Conflict("optimizer_cuda_graph", _NO_GRAPH),
     Conflict("fp8_param_gather", _NO_QUANTIZED),
     Conflict("fp8_param", _NO_QUANTIZED),

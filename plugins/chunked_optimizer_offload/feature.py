@@ -12,6 +12,7 @@ from miles_periodic.plugins.chunked_optimizer_offload.conflicts import (
     refuse_conflicts,
 )
 from miles_periodic.plugins.chunked_optimizer_offload.settings import (
+    MAX_SLOTS,
     SLUG,
     ChunkedOptimizerOffloadSettings,
 )
@@ -19,7 +20,6 @@ from miles_periodic.plugins.chunked_optimizer_offload.settings import (
 #: Arguments of a Megatron that does it by itself.
 NATIVE = "chunked_optimizer_state_offload"
 NATIVE_CHUNK_MIB = "optimizer_state_offload_chunk_size_mb"
-NUM_SLOTS = 4
 
 
 class ChunkedOptimizerOffload(Feature):
@@ -43,7 +43,7 @@ class ChunkedOptimizerOffload(Feature):
 
     def _chunk_mib(self) -> int:
         """As our own workspace is cut; a chunk of 0 would be all there is."""
-        return self.settings.chunk_mib or max(1, self.settings.workspace_mib // NUM_SLOTS)
+        return self.settings.chunk_mib or max(1, self.settings.workspace_mib // MAX_SLOTS)
 
     @hookimpl
     def offloaded_optimizer(self, optimizer: Any) -> OffloadedOptimizer | None:

@@ -12,6 +12,8 @@ SLUG = "chunked-optimizer-offload"
 MIB = 1 << 20
 #: Fewer could not load one chunk and drain another while a third is stepped.
 MIN_SLOTS = 3
+#: One more than are needed, so that a late drain does not hold up a load.
+MAX_SLOTS = 4
 
 
 class ChunkedOptimizerOffloadSettings(FeatureSettings):

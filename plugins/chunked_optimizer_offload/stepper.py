@@ -29,10 +29,10 @@ from miles_periodic.plugins.chunked_optimizer_offload.workspace import (
     fit_slots,
 )
 
-#: The first load and the last drain overlap nothing: one chunk's time each way. A step that is
-#: free to choose is cut into so many that this is little,
+#: Into how many chunks a step is cut where no `chunk_bytes` says it. The first load and the last
+#: drain overlap nothing; of so many chunks that is little.
 NUM_CHUNKS = 32
-#: but not into chunks of fewer elements, whose copies would wait for the host more than they move.
+#: Elements that such a chunk has at least: copies of fewer wait for the host more than they move.
 SHORTEST = 1 << 20
 
 OnStepped = Callable[[Sequence[SteppedPiece]], None]
@@ -86,7 +86,8 @@ class StepFailed(RuntimeError):
         self.chunk, self.num_chunks, self.half_stepped = chunk, num_chunks, half_stepped
         state = (
             "The optimizer is half stepped: chunks before it are stepped, the others are not, and "
-            "no counter was raised. Load masters and state from a checkpoint."
+            "no counter was raised. Start again from the last checkpoint, or load both masters and "
+            "state here and call mark_restored()."
             if half_stepped
             else "Nothing was written back: masters and state are those from before the step."
         )

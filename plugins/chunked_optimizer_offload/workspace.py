@@ -12,11 +12,9 @@ from dataclasses import dataclass
 import torch
 
 from miles_periodic.plugins.chunked_optimizer_offload.layout import ALIGNMENT
-from miles_periodic.plugins.chunked_optimizer_offload.settings import MIN_SLOTS
+from miles_periodic.plugins.chunked_optimizer_offload.settings import MAX_SLOTS, MIN_SLOTS
 
 MASTER = "master"
-#: One more than are needed, so that a late drain does not hold up a load.
-MAX_SLOTS = 4
 _FP32_BYTES = 4
 
 

@@ -160,14 +160,17 @@ def _num_indexers(fields: ConfigFields) -> int:
 
 
 def sliding_window(fields: ConfigFields) -> int | None:
-    """Most keys that a query of a sliding layer sees, itself included."""
+    """Most keys that a query of a sliding layer sees, itself included; None where there is no end.
+
+    Configs say so with a window of 0 or -1, and Megatron with a left side of -1.
+    """
     if fields.find("use_sliding_window") is False:
         return None
     window = fields.find("sliding_window")
     if window is None and (sides := fields.find("window_size")):
         # Megatron counts the keys to the left of the query, without the query.
-        return sides[0] + 1
-    return window
+        window = sides[0] + 1
+    return window if window is not None and window > 0 else None
 
 
 def layer_kinds(fields: ConfigFields) -> list[str]:
@@ -177,6 +180,7 @@ def layer_kinds(fields: ConfigFields) -> list[str]:
         unknown = sorted(set(kinds) - {FULL_ATTENTION, SLIDING_ATTENTION, LINEAR_ATTENTION})
         if unknown:
             raise unknown_cost(f"layer_types names {', '.join(unknown)},")
+        fields.flags_per_layer("layer_types", list(kinds))
         return list(kinds)
     slides = _sliding_layers(fields)
     linear = _linear_layers(fields)

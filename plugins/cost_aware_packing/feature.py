@@ -24,7 +24,7 @@ class CostAwarePacking(Feature):
     slug = SLUG
     why = "Data-parallel ranks wait for each other as little as the samples' lengths allow."
     settings_model = CostAwarePackingSettings
-    pull_requests = ("miles#1927", "megatron#6684")
+    pull_requests = ("miles#1927", "megatron#6684", "megatron#5903", "megatron#2924")
     exit = "Miles plans micro-batches by cost under the token cap, aligned slot by slot."
 
     @hookimpl

@@ -20,7 +20,10 @@ class DecodeRadixCache(Feature):
     slug = SLUG
     why = "A turn moves the KV of its new tokens from prefill to decode, not of its whole prefix."
     settings_model = DecodeRadixCacheSettings
-    pull_requests = ("sglang#19746", "sglang#24257", "sglang#26288", "sglang#32170")
+    pull_requests = (
+        *("sglang#19746", "sglang#24230", "sglang#24257", "sglang#26288"),
+        *("sglang#32170", "sglang#35837"),
+    )
     server_roles = (ROLE,)
     exit = "Miles switches the cache on for decode servers by itself and checks that it is on."
 

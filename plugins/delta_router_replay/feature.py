@@ -36,12 +36,13 @@ class DeltaRouterReplay(Feature):
     why = "Routes of a multi-turn rollout cross the wire once, not once per turn."
     settings_model = DeltaRouterReplaySettings
     pull_requests = (
-        "sglang#24851",
-        "sglang#31219",
-        "sglang#24001",
-        "sglang#26860",
-        "miles#2278",
-        "miles#3307",
+        *("sglang#24851", "sglang#31219", "sglang#24001", "sglang#39633", "sglang#26860"),
+        *("sglang#12162", "sglang#17434", "sglang#22911", "sglang#24263", "sglang#24403"),
+        *("sglang#24550", "sglang#26123", "sglang#26980", "sglang#36404"),
+        *("sglang#22916", "sglang#23885"),
+        *("miles#2278", "miles#3307", "miles#575", "miles#1672", "miles#2235"),
+        *("miles#861", "miles#893", "miles#1069"),
+        *("megatron#2101", "megatron#4256"),
     )
     exit = "Miles asks for a delta on every rollout path, in every pause mode."
     _step_bytes = 0

@@ -13,6 +13,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from miles_periodic.plugins.fused_linear_cross_entropy.settings import (
+    CHUNK_TOKENS,
+    CHUNK_VOCABULARY,
+)
+
 #: Whether `torch.mm` multiplies half precision into FP32 on a GPU.
 _HAS_OUT_DTYPE = torch.__version__ >= (2, 8)
 
@@ -25,14 +30,15 @@ class Projection:
     vocab_start: the token that row 0 of this rank's weight stands for.
     tp_group: process group over which the vocabulary is split, or None.
     ignore_index: a target whose log-probability is 0 and has no gradient, or None.
+    chunk_tokens, chunk_vocabulary: the largest block of logits that exists at once.
     """
 
     scale: float = 1.0
     vocab_start: int = 0
     tp_group: Any = None
     ignore_index: int | None = None
-    chunk_tokens: int = 4096
-    chunk_vocabulary: int = 16384
+    chunk_tokens: int = CHUNK_TOKENS
+    chunk_vocabulary: int = CHUNK_VOCABULARY
 
     def blocks(self, size: int, step: int) -> Iterator[slice]:
         """`size` rows in runs of at most `step`."""

@@ -38,7 +38,7 @@ CONFLICTS = (
 )
 
 
-def check_arguments(arguments: Mapping[str, Any]) -> None:
+def refuse_conflicts(arguments: Mapping[str, Any]) -> None:
     """Raise PeriodicError for the first argument that the feature cannot work with."""
     for conflict in CONFLICTS:
         if conflict.argument not in arguments:

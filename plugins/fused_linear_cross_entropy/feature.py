@@ -7,7 +7,7 @@ from typing import Any
 
 from miles_periodic.hooks import Feature, PeriodicError, hookimpl
 from miles_periodic.hooks.values import OutputHead
-from miles_periodic.plugins.fused_linear_cross_entropy.conflicts import check_arguments
+from miles_periodic.plugins.fused_linear_cross_entropy.conflicts import refuse_conflicts
 from miles_periodic.plugins.fused_linear_cross_entropy.settings import (
     SLUG,
     FusedLinearCrossEntropySettings,
@@ -28,7 +28,7 @@ class FusedLinearCrossEntropy(Feature):
 
     @hookimpl
     def complete_arguments(self, arguments: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        check_arguments(arguments)
+        refuse_conflicts(arguments)
         # Nothing of the size of logits is kept for backward, and a checkpoint would see no tensor.
         return {"recompute_loss_function": False} if _recomputes(arguments) else None
 

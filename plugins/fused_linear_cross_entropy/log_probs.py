@@ -9,9 +9,10 @@ import torch
 
 from miles_periodic.plugins.fused_linear_cross_entropy.chunked import Projection
 from miles_periodic.plugins.fused_linear_cross_entropy.kernels import KERNELS
-
-CHUNK_TOKENS = 4096
-CHUNK_VOCABULARY = 16384
+from miles_periodic.plugins.fused_linear_cross_entropy.settings import (
+    CHUNK_TOKENS,
+    CHUNK_VOCABULARY,
+)
 
 
 def token_log_probs(

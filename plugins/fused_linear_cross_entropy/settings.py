@@ -9,6 +9,9 @@ from pydantic import Field
 from miles_periodic.hooks.feature import FeatureSettings
 
 SLUG = "fused-linear-cross-entropy"
+#: The largest block of logits: 256 MiB of FP32.
+CHUNK_TOKENS = 4096
+CHUNK_VOCABULARY = 16384
 
 
 class FusedLinearCrossEntropySettings(FeatureSettings):
@@ -19,8 +22,8 @@ class FusedLinearCrossEntropySettings(FeatureSettings):
     `liger` (liger-kernel 0.8.5 or later) and `quack` (quack-kernels; no tensor parallelism, no
     entropy) need CUDA, and each answer of theirs is compared with torch's on a few tokens."""
 
-    chunk_tokens: int = Field(default=4096, ge=1)
+    chunk_tokens: int = Field(default=CHUNK_TOKENS, ge=1)
     """Tokens in the largest block of logits that exists at once."""
 
-    chunk_vocabulary: int = Field(default=16384, ge=1)
+    chunk_vocabulary: int = Field(default=CHUNK_VOCABULARY, ge=1)
     """Entries of the vocabulary in that block; `liger` and `quack` take them all at once."""

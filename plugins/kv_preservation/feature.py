@@ -53,7 +53,12 @@ class KVPreservation(Feature):
         "Running rollouts keep their KV through a weight update, and new ones never reuse stale KV."
     )
     settings_model = KVPreservationSettings
-    pull_requests = ("miles#924", "miles#2782", "miles#2783", "sglang#23300", "sglang#10071")
+    pull_requests = (
+        *("miles#924", "miles#974", "miles#1750", "miles#1497", "miles#2782", "miles#2783"),
+        *("sglang#23300", "sglang#26755", "sglang#7419", "sglang#10071", "sglang#20272"),
+        *("sglang#20908", "sglang#23668", "sglang#23672", "sglang#22304", "sglang#24462"),
+        *("sglang#25319", "sglang#30675", "sglang#32153", "sglang#33784"),
+    )
     exit = "Miles salts the radix cache by weight version and updates in place everywhere."
 
     def __init__(self, settings: KVPreservationSettings | None = None) -> None:

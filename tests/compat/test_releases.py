@@ -14,6 +14,7 @@ from miles_periodic.compat.probes import PROBES
 from miles_periodic.compat.tree import Tree
 from miles_periodic.hooks.decisions import word
 from miles_periodic.plugins import features
+from miles_periodic.upstream.rows import replacements
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -36,7 +37,8 @@ def planned(unpacked):
     def plan(recipe, slug):
         folder = unpacked(recipe["distribution"], recipe["version"], recipe["python"])
         trees = {recipe["upstream"]: Tree.at(recipe["upstream"], folder)}
-        rows = make_plan(features(), [slug], trees, environment={}).rows_of(slug)
+        plan = make_plan(features(), [slug], trees, environment={}, replacements=replacements())
+        rows = plan.rows_of(slug)
         return next(row.decision for row in rows if row.upstream == recipe["upstream"]), folder
 
     return plan
@@ -75,7 +77,9 @@ def plan_of_the_wheel(unpacked):
 
     def plan(**options):
         on = [feature.slug for feature in features()]
-        return make_plan(features(), on, trees, environment={}, **options)
+        return make_plan(
+            features(), on, trees, environment={}, replacements=replacements(), **options
+        )
 
     return plan
 

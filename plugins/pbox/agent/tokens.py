@@ -79,8 +79,9 @@ def read_token(file: Path, job: str = "") -> str:
         ) from error
     found = [pair[1] for pair in pairs if len(pair) == 2 and job in ("", pair[0])]
     if len(found) != 1:
+        whose = f" of the job {job!r}" if job else ""
         raise PeriodicError(
-            f"{file} has {len(found)} tokens" + (f" of the job {job!r}." if job else "."),
+            f"{file} has {len(found)} tokens{whose}.",
             remedy="Name one of its jobs.",
         )
     return found[0]

@@ -48,6 +48,11 @@ def test_its_sum_leads_to_all_that_logits_would_lead_to():
     assert not hidden.grad.any() and not weight.grad.any()
 
 
+def test_its_sum_is_finite_where_fp16_could_not_hold_that_of_all_weights():
+    head = OutputHead(HIDDEN.half(), torch.ones(50_000, 4, dtype=torch.float16))
+    assert (0 * DeferredLogits(head, 3, 2).sum()).item() == 0
+
+
 def test_it_says_where_it_is(deferred):
     assert deferred.device == torch.device("cpu")
 

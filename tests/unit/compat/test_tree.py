@@ -1,6 +1,8 @@
 """Sources found, read and parsed, never imported."""
 
+import importlib
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -74,3 +76,16 @@ def test_only_files_are_sources(tree, tmp_path):
 def test_a_name_that_can_be_no_folder_is_refused(folder):
     with pytest.raises(PeriodicError, match="holds no package 'sglang'"):
         Tree.at("sglang", Path(folder))
+
+
+def test_a_package_that_this_process_has_imported_hides_none_that_a_new_one_would_find(
+    tmp_path, monkeypatch
+):
+    for name in ("site", "script"):
+        (tmp_path / name / "miles" / "rollout").mkdir(parents=True)
+        (tmp_path / name / "miles" / "__init__.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    monkeypatch.delitem(sys.modules, "miles", raising=False)
+    monkeypatch.setitem(sys.modules, "miles", importlib.import_module("miles"))
+    found = Tree.installed("miles", tmp_path / "script")
+    assert found.portions == (tmp_path / "script" / "miles",)

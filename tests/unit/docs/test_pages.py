@@ -3,6 +3,7 @@
 import importlib.util
 import re
 import shlex
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ PAGES = [
 TEXTS = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in PAGES}
 
 
-@pytest.mark.parametrize("name", ["hooks", "cli"])
+@pytest.mark.parametrize("name", ["hooks", "cli", "compatibility"])
 def test_a_page_that_is_made_says_what_the_code_says(name):
     spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"make_{name}_page.py")
     maker = importlib.util.module_from_spec(spec)
@@ -40,13 +41,19 @@ def command_lines(text):
     return re.findall(r"^(?:miles|periodic) .+$", f"{blocks}\n{spans}", re.MULTILINE)
 
 
+@cache
+def whole_command():
+    """The command line with all of its commands, which would be added again by every call."""
+    commands.add_to(app)
+    return typer.main.get_command(app)
+
+
 LINES = sorted({(page, line) for page, text in TEXTS.items() for line in command_lines(text)})
 
 
 @pytest.mark.parametrize(("page", "line"), LINES)
 def test_every_command_line_in_a_page_names_commands_and_options_that_exist(page, line):
-    commands.add_to(app)
-    command = typer.main.get_command(app)
+    command = whole_command()
     words = iter(shlex.split(line, comments=True)[1:])
     for word in words:
         if word == "--":

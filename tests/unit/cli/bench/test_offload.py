@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from miles_periodic.cli.bench import app, offload, offload_contest
 from miles_periodic.cli.bench.offload_contest import Outcome, Rank, Task
-from miles_periodic.compat.optimizer_contest import MegatronOutcome
+from miles_periodic.compat.bench.optimizer_step import MegatronOutcome
 
 SMALL = ["offload", "--parameters", "30000", "--workspace-mib", "1", "--steps", "1"]
 

@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from miles_periodic.compat.bindings import optimizer_state
+from miles_periodic.compat.bindings.copied_state import copy_for_writer
 from miles_periodic.compat.bindings.optimizer_state import (
     load_state_of_weight,
     read_weights,
     state_of_weight,
     write_weights,
 )
-from miles_periodic.compat.bindings.staged_tensors import copy_for_writer
 from miles_periodic.plugins.chunked_optimizer_offload.settings import (
     ChunkedOptimizerOffloadSettings,
 )

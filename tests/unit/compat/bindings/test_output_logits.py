@@ -208,20 +208,48 @@ class Wrapped(torch.nn.Module):
     """As an adapter puts itself around a layer."""
 
 
+class Capped(ColumnParallelLinear):
+    """Logits with an end, as Gemma 2 has them."""
+
+    def forward(self, *inputs, **others):
+        logits, bias = super().forward(*inputs, **others)
+        return 30 * torch.tanh(logits / 30), bias
+
+
 @pytest.mark.parametrize(
     ("layer", "says"),
     [
         (Wrapped(), "a Wrapped"),
+        (Capped(), "a Capped"),
         (changed(forward=lambda *inputs: None), "Megatron's own output layer"),
         (changed(bias=torch.nn.Parameter(torch.zeros(VOCABULARY))), "without a bias"),
         (changed(gather_output=True), "logits that stay split"),
         (changed(gtp_remat_size=2), "one in shards"),
     ],
-    ids=["wrapped", "patched", "bias", "gathered", "sharded"],
+    ids=["wrapped", "capped", "patched", "bias", "gathered", "sharded"],
 )
 def test_an_output_layer_that_is_not_megatrons_own_is_refused(layer, says):
     with pytest.raises(PeriodicError, match=says):
         bound(Model(layer), "older")
+
+
+class Named(ColumnParallelLinear):
+    """Megatron's own, under another name."""
+
+
+class Fusing(ColumnParallelLinear):
+    """As Megatron's LinearCrossEntropyModule, which multiplies unless it is asked for a loss."""
+
+    __module__ = "megatron.core.transformer.linear_cross_entropy"
+
+    def forward(self, *inputs, **others):
+        return super().forward(*inputs, **others)
+
+
+@WAYS
+@pytest.mark.parametrize("kind", [Named, Fusing])
+def test_an_output_layer_of_another_name_that_only_multiplies_is_taken(way, kind):
+    assert isinstance(bound(Model(kind()), way), DeferredLogits)
 
 
 @WAYS

@@ -91,7 +91,7 @@ def test_after_half_a_step_nothing_is_stepped_or_saved(use):
     pair.chunked.on_stepped = broken_at(3)
     with pytest.raises(StepFailed):
         pair.step(0)
-    with pytest.raises(RuntimeError, match="chunk 2 of .* Load masters and state"):
+    with pytest.raises(RuntimeError, match="chunk 2 of .* load both masters and state"):
         use(pair.chunked)
 
 
@@ -112,8 +112,21 @@ def test_after_half_a_step_a_checkpoint_of_masters_and_state_makes_it_whole():
     ):
         pair.chunked.master(ours).copy_(data)
         theirs.data.copy_(data)
+    pair.chunked.mark_restored()
     pair.step(2)
     pair.assert_equal()
+
+
+def test_after_half_a_step_a_state_without_masters_is_not_trained_on():
+    pair = Pair()
+    pair.step(0)
+    saved = pair.native.state_dict()
+    pair.chunked.on_stepped = broken_at(3)
+    with pytest.raises(StepFailed):
+        pair.step(1)
+    pair.chunked.load_state_dict(saved)
+    with pytest.raises(RuntimeError, match="half stepped"):
+        pair.step(2)
 
 
 def test_an_interruption_midway_passes_as_it_is_and_is_not_forgotten():

@@ -4,9 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from miles_periodic.plugins.chunked_optimizer_offload.layout import ALIGNMENT
-from miles_periodic.plugins.chunked_optimizer_offload.settings import MIN_SLOTS
+from miles_periodic.plugins.chunked_optimizer_offload.settings import MAX_SLOTS, MIN_SLOTS
 from miles_periodic.plugins.chunked_optimizer_offload.workspace import (
-    MAX_SLOTS,
     Costs,
     Workspace,
     fit_slots,

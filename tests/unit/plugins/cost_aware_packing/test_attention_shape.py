@@ -110,6 +110,10 @@ def test_an_indexer_is_trained_where_it_has_a_loss(loss, is_trained, target):
             {"sliding_window": 9, "layer_types": ["sliding_attention", "full_attention"] * 2},
             (9, None, 9, None),
         ),
+        ({"sliding_window": 0}, (None,) * 4),
+        ({"sliding_window": -1}, (None,) * 4),
+        ({"window_size": (-1, -1)}, (None,) * 4),
+        ({"window_size": (-1, 0), "window_attn_skip_freq": 2}, (None,) * 4),
         ({"window_size": (8, 0)}, (9,) * 4),
         ({"window_size": (8, 0), "window_attn_skip_freq": 2}, (9, None, 9, None)),
         ({"window_size": (8, 0), "window_attn_skip_freq": [0, 1, 1, 0]}, (None, 9, 9, None)),
@@ -117,6 +121,11 @@ def test_an_indexer_is_trained_where_it_has_a_loss(loss, is_trained, target):
 )
 def test_windows_are_those_of_each_layer(pattern, windows):
     assert shape_of(**pattern).windows == windows
+
+
+def test_kinds_of_another_number_of_layers_are_refused():
+    with pytest.raises(ValueError, match="layer_types has 1 entries for 4 layers"):
+        shape_of(layer_types=["full_attention"])
 
 
 @pytest.mark.parametrize(

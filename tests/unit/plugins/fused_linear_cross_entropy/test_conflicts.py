@@ -5,7 +5,7 @@ import pytest
 from miles_periodic.hooks import PeriodicError
 from miles_periodic.plugins.fused_linear_cross_entropy.conflicts import (
     CONFLICTS,
-    check_arguments,
+    refuse_conflicts,
 )
 
 REFUSED = {
@@ -44,13 +44,13 @@ def test_every_conflict_has_a_case_here():
 def test_what_needs_logits_is_refused_by_its_option(argument):
     option = "--" + argument.replace("_", "-")
     with pytest.raises(PeriodicError, match=f"Leave {option} out") as raised:
-        check_arguments({**TAKEN, argument: REFUSED[argument]})
+        refuse_conflicts({**TAKEN, argument: REFUSED[argument]})
     assert repr(REFUSED[argument]) == raised.value.parts["found"]
 
 
 def test_a_plain_command_line_is_taken():
-    assert check_arguments(TAKEN) is None
+    assert refuse_conflicts(TAKEN) is None
 
 
 def test_a_miles_that_has_fewer_arguments_is_taken():
-    assert check_arguments({}) is None
+    assert refuse_conflicts({}) is None

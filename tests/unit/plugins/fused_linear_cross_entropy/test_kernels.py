@@ -184,6 +184,11 @@ def test_what_is_not_a_number_in_torchs_too_is_no_error():
     assert found[0].isnan()
 
 
+def test_what_is_no_number_where_torchs_is_one_is_an_error():
+    with pytest.raises(ArithmeticError, match="further than rounding"):
+        answering(put_in(0, float("nan")))(*operands(), Projection(), False)
+
+
 def test_the_tokens_that_are_looked_at_are_spread_from_the_first_to_the_last():
     assert kernels.sample(1000, "cpu")[[0, -1]].tolist() == [0, 999]
     assert kernels.sample(3, "cpu").tolist() == [0, 1, 2]

@@ -1,6 +1,6 @@
 """One optimizer of an unmodified Megatron-core, stepped and timed in a process of its own.
 
-    python -m miles_periodic.compat.optimizer_contest TASK
+    python -m miles_periodic.compat.bench.optimizer_step TASK
 
 TASK: JSON of a `MegatronTask`. PYTHONPATH names the tree first; the gate, if it is set, names the
 bindings. Every rank runs it; each leaves JSON of a `MegatronOutcome` where its task says.
@@ -23,21 +23,25 @@ from typing import Any
 from miles_periodic.compat import boot
 from miles_periodic.compat.manifest import GATE
 
+NATIVE = "all on device"
+HYBRID = "HybridDeviceOptimizer"
+OFFLOADED = "chunked-optimizer-offload"
 #: What differs from Megatron's own step on the device, by contender.
 CONTENDERS: dict[str, dict[str, Any]] = {
-    "all on device": {},
-    "HybridDeviceOptimizer": {
+    NATIVE: {},
+    HYBRID: {
         "optimizer_cpu_offload": True,
         "optimizer_offload_fraction": 1.0,
         "use_precision_aware_optimizer": True,
         "overlap_cpu_optimizer_d2h_h2d": True,
         "use_torch_optimizer_for_cpu_offload": True,
     },
-    "chunked-optimizer-offload": {},
+    OFFLOADED: {},
 }
 #: Steps before the timed ones: the first allocates.
 NUM_WARM_UP_STEPS = 2
-GIB = 1 << 30
+#: From here on a model is as wide as large ones are.
+LARGE_MODEL_PARAMETERS = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +159,7 @@ def _trainer(task: MegatronTask, device: Any) -> Any:
     """A dense GPT of about as many parameters, in bf16 with FP32 masters and gradients."""
     from miles_periodic.compat.cpu.megatron_models import trainer
 
-    hidden, head = (5120, 128) if task.num_parameters >= GIB else (64, 16)
+    hidden, head = (5120, 128) if task.num_parameters >= LARGE_MODEL_PARAMETERS else (64, 16)
     layers = max(1, round(task.num_parameters / (12 * hidden * hidden)))
     return trainer(
         optimizer={"clip_grad": 0.0, "lr": 1e-4, **CONTENDERS[task.contender]},
@@ -209,7 +213,7 @@ def _without_gpu(optimizer: Any) -> int:
     """What would be on a GPU: all of it, or what an optimizer says."""
     if hasattr(optimizer, "device_bytes"):
         return optimizer.device_bytes()
-    if type(optimizer).__name__ == "HybridDeviceOptimizer":
+    if type(optimizer).__name__ == HYBRID:
         return 0
     masters = [param for group in optimizer.param_groups for param in group["params"]]
     state = [value for entry in optimizer.state.values() for value in entry.values()]

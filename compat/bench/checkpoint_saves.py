@@ -1,6 +1,6 @@
 """Real saves of random tensors, measured, in a process of its own without a GPU.
 
-python -m miles_periodic.compat.cpu.checkpoint_saver FOLDER MEBIBYTES REPEATS [--as-on-a-gpu]
+python -m miles_periodic.compat.bench.checkpoint_saves FOLDER MEBIBYTES REPEATS [--as-on-a-gpu]
 
 Prints for each save its seconds, the most host memory that it took on top of the state, and its
 files. With --as-on-a-gpu our bindings copy every tensor before they write it, as they have to on a
@@ -75,6 +75,8 @@ def _state(num_bytes: int) -> dict[str, Any]:
 
 
 def _copy_everything() -> None:
+    # The adapters, imported before, go on asking where a tensor really lies.
+    from miles_periodic.compat.bindings import checkpoint_save as _adapters  # noqa: F401
     from miles_periodic.compat.bindings import staging_memory
 
     staging_memory.lies_on_host = lambda tensor: False
