@@ -9,6 +9,7 @@ node/     one machine: mounts, control groups, runsc, process 1, proofs, sweepin
 images/   root file systems: from Debian's packages, or folders
 agent/    the HTTP server of a node, its jobs and what lives by them
 client/   `async with connect() as host: async with host.sandbox() as box`, and without async
+rollout/  sandboxes as the tools of a rollout
 
     from miles_periodic.plugins import pbox
 
@@ -37,6 +38,7 @@ _WHERE = {
     "TimedOut": "outcomes",
     "connect": "client.host",
     "connect_blocking": "client.blocking",
+    "rollout_box": "rollout.box",
 }
 __all__ = sorted(_WHERE)
 

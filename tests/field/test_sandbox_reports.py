@@ -5,8 +5,7 @@ import threading
 import time
 
 import pytest
-from pbox_agent import agent, left_behind
-from pbox_image import base_image
+from pbox_agent import left_behind
 
 from miles_periodic.plugins.pbox import (
     Exited,
@@ -23,16 +22,13 @@ FILL = "held = []\nwhile True: held.append(bytearray(b'x' * (1 << 20)))"
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory):
-    base_image()
-    with agent(tmp_path_factory.mktemp("field"), "--warm", "base=2") as started:
-        yield started
+def running(sandbox_agent):
+    return sandbox_agent
 
 
 @pytest.fixture(scope="module")
-def host(running):
-    with running.connect() as connected:
-        yield connected
+def host(sandbox_host):
+    return sandbox_host
 
 
 def test_verifiers_1245_a_wait_on_a_dying_sandbox_is_bounded(host):

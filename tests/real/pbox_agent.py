@@ -16,15 +16,18 @@ from miles_periodic.plugins.pbox.node.cgroups import find
 
 ROOT = Path(__file__).parents[2]
 IMAGES = ROOT / ".cache/pbox/images"
+MAIN = "from miles_periodic.cli.main import main; main()"
+#: For what has nothing to do with limits, whose proofs take most of an agent's start.
+UNPROVED = """
+from miles_periodic.plugins.pbox.agent import agent
+
+async def prove_nothing(*_):
+    return []
+
+agent.prove = prove_nothing
+"""
 #: An agent ends with its test, also where that is killed.
-PERIODIC = [
-    "setpriv",
-    "--pdeathsig",
-    "TERM",
-    sys.executable,
-    "-c",
-    "from miles_periodic.cli.main import main; main()",
-]
+PYTHON = ["setpriv", "--pdeathsig", "TERM", sys.executable, "-c"]
 READY_SECONDS = 60
 #: The one platform that works wherever ptrace does, also in a virtual machine.
 PLATFORM = "ptrace"
@@ -68,9 +71,10 @@ def group_of(folder):
     return f"pbox-test-{os.getpid()}-{folder.name}"
 
 
-def agent_command(folder, *options, listen=""):
+def agent_command(folder, *options, listen="", is_proved=True):
     return [
-        *PERIODIC, "pbox", "agent", "--listen", listen or f"unix:{folder}/socket",
+        *PYTHON, MAIN if is_proved else UNPROVED + MAIN,
+        "pbox", "agent", "--listen", listen or f"unix:{folder}/socket",
         "--token-file", f"{folder}/tokens", "--state-dir", f"{folder}/state",
         "--image-dir", str(IMAGES), "--cgroup", group_of(folder), "--platform", PLATFORM,
         *options,
@@ -78,12 +82,12 @@ def agent_command(folder, *options, listen=""):
 
 
 @contextlib.contextmanager
-def agent(folder, *options, listen=""):
+def agent(folder, *options, listen="", is_proved=True):
     """Start an agent and wait until it listens; afterwards nothing of it is left."""
     folder.mkdir(exist_ok=True)
     with (folder / "log").open("ab") as log:
         process = subprocess.Popen(
-            agent_command(folder, *options, listen=listen),
+            agent_command(folder, *options, listen=listen, is_proved=is_proved),
             stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True,
         )  # fmt: skip
     try:

@@ -4,8 +4,6 @@ import threading
 import time
 
 import pytest
-from pbox_agent import agent
-from pbox_image import base_image
 
 from miles_periodic.hooks.errors import PeriodicError
 from miles_periodic.plugins.pbox import (
@@ -26,16 +24,13 @@ FILL = "held = []\nwhile True: held.append(bytearray(b'x' * (1 << 20)))"
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory):
-    base_image()
-    with agent(tmp_path_factory.mktemp("commands"), "--warm", "base=2") as started:
-        yield started
+def running(sandbox_agent):
+    return sandbox_agent
 
 
 @pytest.fixture(scope="module")
-def host(running):
-    with running.connect() as connected:
-        yield connected
+def host(sandbox_host):
+    return sandbox_host
 
 
 @pytest.fixture(scope="module")

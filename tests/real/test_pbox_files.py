@@ -6,8 +6,6 @@ import socket
 import tarfile
 
 import pytest
-from pbox_agent import agent
-from pbox_image import base_image
 
 from miles_periodic.plugins.pbox import Limits
 
@@ -16,16 +14,13 @@ MIB = 1 << 20
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory):
-    base_image()
-    with agent(tmp_path_factory.mktemp("files"), "--warm", "base=2") as started:
-        yield started
+def running(sandbox_agent):
+    return sandbox_agent
 
 
 @pytest.fixture(scope="module")
-def host(running):
-    with running.connect() as connected:
-        yield connected
+def host(sandbox_host):
+    return sandbox_host
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,6 @@
 """Fifteen things that hostile code does first, each contained, and all of them at once."""
 
+import contextlib
 import os
 import socket
 import subprocess
@@ -10,7 +11,26 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from pbox_agent import agent, left_behind
+from hostile_payloads import (
+    ALL,
+    CPU_HOG,
+    DISK_FILL,
+    FORK_BOMB,
+    HUGE_OUTPUT,
+    KERNEL_CALLS,
+    MANY_FILES,
+    MEMORY_BOMB,
+    NETWORK,
+    OPEN_FILES,
+    PRIVILEGES,
+    READ_SECRETS,
+    RESERVATION,
+    SECRETS,
+    SIGNAL_EVERYBODY,
+    STUBBORN,
+    TRACE_PROCESS_ONE,
+)
+from pbox_agent import left_behind
 from pbox_image import base_image
 
 from miles_periodic.plugins.pbox import (
@@ -40,16 +60,13 @@ SANDBOX_CPU, TRAINER_CPU = sorted(os.sched_getaffinity(0))[-1], min(os.sched_get
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory):
-    base_image()
-    with agent(tmp_path_factory.mktemp("hostile"), "--cpus", str(SANDBOX_CPU)) as started:
-        yield started
+def running(sandbox_agent):
+    return sandbox_agent
 
 
 @pytest.fixture(scope="module")
-def host(running):
-    with running.connect() as connected:
-        yield connected
+def host(sandbox_host):
+    return sandbox_host
 
 
 @pytest.fixture
@@ -58,37 +75,13 @@ def box(host):
         yield made
 
 
-def run(box, code, **options):
-    return box.exec(["python3", "-c", code], **{"timeout_seconds": 20, **options})
-
-
-FORK_BOMB = "import os\nwhile True:\n try: os.fork()\n except OSError: pass"
-MEMORY_BOMB = "held = []\nwhile True: held.append(bytearray(b'x' * (1 << 20)))"
-DISK_FILL = """
-import os
-for folder in ("/work", "/tmp", "/dev/shm", "/var/tmp", "/dev", "/root", "/"):
-    total = 0
-    try:
-        with open(folder + "/fill", "wb", buffering=0) as file:
-            while True: total += file.write(bytes(65536))
-    except OSError as error:
-        print(folder, total, error.errno)
-"""
-HUGE_OUTPUT = "import os\nwhile True: os.write(1, b'x' * 65536)"
-STUBBORN = """
-import os, signal, time
-for number in (1, 2, 3, 15): signal.signal(number, signal.SIG_IGN)
-if os.fork() == 0:
-    os.setsid()
-    if os.fork() == 0: time.sleep(1000)
-    os._exit(0)
-time.sleep(1000)
-"""
+def run(box, code, *arguments, **options):
+    return box.exec(["python3", "-c", code, *arguments], **{"timeout_seconds": 20, **options})
 
 
 def test_a_fork_bomb_meets_its_process_limit(box):
-    outcome = run(box, FORK_BOMB).outcome
-    assert outcome in (Killed(9, by="num_processes"), OutOfMemory(256 * MIB), TimedOut(20))
+    outcome = run(box, FORK_BOMB, timeout_seconds=10).outcome
+    assert outcome in (Killed(9, by="num_processes"), OutOfMemory(256 * MIB), TimedOut(10))
 
 
 def test_a_memory_bomb_meets_its_memory_limit(running, box):
@@ -96,8 +89,7 @@ def test_a_memory_bomb_meets_its_memory_limit(running, box):
 
 
 def test_a_reservation_far_beyond_the_machine_is_bounded_when_it_is_used(box):
-    code = "x = bytearray(80 << 30)\nfor i in range(0, len(x), 4096): x[i] = 1"
-    assert run(box, code).outcome in (OutOfMemory(256 * MIB), Exited(1))
+    assert run(box, RESERVATION).outcome in (OutOfMemory(256 * MIB), Exited(1))
 
 
 def test_filling_the_disk_ends_at_its_size_everywhere(box):
@@ -109,28 +101,14 @@ def test_filling_the_disk_ends_at_its_size_everywhere(box):
 
 
 def test_making_files_without_end_ends_at_their_number(box):
-    code = (
-        "n = 0\ntry:\n while True:\n  open(f'/work/{n}', 'w').close(); n += 1\n"
-        "except OSError as error: print(n, error.errno)"
-    )
-    number, errno = run(box, code).stdout.split()
+    number, errno = run(box, MANY_FILES).stdout.split()
     assert (int(number) <= LIMITS.num_files, errno) == (True, b"28")
 
 
 def test_the_nodes_files_memory_and_processes_cannot_be_read(box):
-    paths = ("/proc/kcore", "/proc/kallsyms", "/proc/sysrq-trigger", "/dev/mem", "/dev/kmsg",
-             "/sys/kernel/debug", "/proc/1/mem", "/etc/shadow")  # fmt: skip
-    code = (
-        "import os, sys\n"
-        "for path in sys.argv[1:]:\n"
-        " try: data = open(path, 'rb').read(64)\n"
-        " except OSError: data = b''\n"
-        " print(path, len(data))\n"
-        "print('pids', *sorted(int(p) for p in os.listdir('/proc') if p.isdigit()))"
-    )
-    text = box.exec(["python3", "-c", code, *paths], timeout_seconds=20).stdout.decode()
+    text = run(box, READ_SECRETS).stdout.decode()
     *readings, pids = text.splitlines()
-    assert readings == [f"{path} 0" for path in paths]
+    assert readings == [f"{path} 0" for path in SECRETS]
     assert all(int(pid) < 100 for pid in pids.split()[1:])
 
 
@@ -141,107 +119,52 @@ def test_process_ones_environment_holds_nothing_of_the_agents(box):
 
 
 def test_no_address_of_the_node_can_be_reached(box):
-    code = (
-        "import socket, sys\n"
-        "print([name for _, name in socket.if_nameindex()])\n"
-        "def attempt(kind, address):\n"
-        " with socket.socket(*kind) as s:\n"
-        "  s.settimeout(2)\n"
-        "  try: s.connect(address); print('connected', address)\n"
-        "  except OSError: pass\n"
-        "attempt((socket.AF_INET, socket.SOCK_STREAM), ('127.0.0.1', int(sys.argv[1])))\n"
-        "attempt((socket.AF_UNIX, socket.SOCK_STREAM), '\\0' + sys.argv[2])\n"
-        "try: socket.socket(socket.AF_INET, socket.SOCK_RAW, 1); print('raw')\n"
-        "except OSError: pass\n"
-    )
     name = f"pbox-test-{os.getpid()}"
     with socket.create_server(("127.0.0.1", 0)) as tcp, socket.socket(socket.AF_UNIX) as unix:
         unix.bind(f"\0{name}")
         unix.listen()
-        words = ["python3", "-c", code, str(tcp.getsockname()[1]), name]
-        assert box.exec(words, timeout_seconds=20).stdout == b"['lo']\n"
+        said = run(box, NETWORK, str(tcp.getsockname()[1]), name).stdout
+    assert said == b"['lo']\n"
 
 
 def test_privileges_cannot_be_had(box):
-    code = (
-        "import ctypes, os\n"
-        "libc = ctypes.CDLL(None)\n"
-        "def attempt(name, call):\n"
-        " try: done = call()\n"
-        " except OSError: done = -1\n"
-        " if done != -1: print(name)\n"
-        "attempt('setuid', lambda: os.setuid(0) or 0)\n"
-        "attempt('setgroups', lambda: os.setgroups([0]) or 0)\n"
-        "attempt('mknod', lambda: os.mknod('/work/d', 0o60600, os.makedev(254, 0)) or 0)\n"
-        "attempt('mount', lambda: libc.mount(b'x', b'/work', b'tmpfs', 0, b''))\n"
-        "attempt('chroot', lambda: os.chroot('/work') or 0)\n"
-        "attempt('hostname', lambda: libc.sethostname(b'x', 1))\n"
-    )
-    assert run(box, code).stdout == b""
+    assert run(box, PRIVILEGES).stdout == b""
 
 
 def test_process_one_cannot_be_traced_or_signalled(box):
-    code = (
-        "import ctypes, os\n"
-        "print(ctypes.CDLL(None).ptrace(16, 1, 0, 0))\n"
-        "for number in (9, 15, 19):\n"
-        " try: os.kill(1, number); print('sent')\n"
-        " except PermissionError: pass\n"
-    )
-    assert run(box, code).stdout == b"-1\n"
+    assert run(box, TRACE_PROCESS_ONE).stdout == b"-1\n"
     assert box.exec(["echo", "alive"]).ok
 
 
 def test_dangerous_calls_are_not_there(box):
-    numbers = {"bpf": 321, "init_module": 175, "kexec_load": 246, "iopl": 172, "swapon": 167,
-               "settimeofday": 164, "userfaultfd": 323, "perf_event_open": 298,
-               "add_key": 248, "reboot": 169}  # fmt: skip
-    code = (
-        "import ctypes, sys\n"
-        "libc = ctypes.CDLL(None)\n"
-        "for number in sys.argv[1:]:\n"
-        " if libc.syscall(int(number), 0, 0, 0, 0, 0) >= 0: print(number)\n"
-    )
-    words = ["python3", "-c", code, *map(str, numbers.values())]
-    assert box.exec(words, timeout_seconds=20).stdout == b""
+    assert run(box, KERNEL_CALLS).stdout == b""
 
 
 def test_no_process_of_the_node_can_be_signalled(box):
-    code = (
-        "import os\nseen = []\n"
-        "for pid in range(2, 33000):\n"
-        " if pid == os.getpid(): continue\n"
-        " try: os.kill(pid, 0); seen.append(pid)\n"
-        " except ProcessLookupError: pass\n"
-        " except PermissionError: seen.append(pid)\n"
-        "print(max(seen, default=0) < 100)"
-    )
-    assert run(box, code, timeout_seconds=60).stdout == b"True\n"
+    assert run(box, SIGNAL_EVERYBODY, timeout_seconds=60).stdout == b"True\n"
 
 
 def test_busy_loops_stay_on_the_sandboxes_cpus(running, box):
-    code = "import os\nfor _ in range(7):\n if os.fork() == 0: break\nwhile True: pass"
-    burning = threading.Thread(target=run, args=(box, code), kwargs={"timeout_seconds": 1.5})
+    burning = threading.Thread(target=run, args=(box, CPU_HOG), kwargs={"timeout_seconds": 1.5})
     burning.start()
     time.sleep(0.7)
-    allowed = {
-        line.split()[1]
-        for pid in left_behind(running.folder)["processes"]
-        if Path(f"/proc/{pid}/status").exists()
-        for line in Path(f"/proc/{pid}/status").read_text().splitlines()
-        if line.startswith("Cpus_allowed_list")
-    }
+    allowed = cpus_of_sandboxes(running)
     burning.join(30)
     assert allowed == {str(SANDBOX_CPU)}
 
 
+def cpus_of_sandboxes(running):
+    """The lists of CPUs on which the sandboxes' processes may run now."""
+    allowed = set()
+    for pid in left_behind(running.folder)["processes"]:
+        with contextlib.suppress(OSError):  # one that ended meanwhile
+            lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+            allowed |= {line.split()[1] for line in lines if line.startswith("Cpus_allowed_list")}
+    return allowed
+
+
 def test_open_files_end_at_their_number(box):
-    code = (
-        "import os\nheld = []\n"
-        "try:\n while True: held.append(os.open('/work', os.O_RDONLY))\n"
-        "except OSError as error: print(len(held), error.errno)"
-    )
-    number, errno = run(box, code).stdout.split()
+    number, errno = run(box, OPEN_FILES).stdout.split()
     assert (int(number) <= LIMITS.num_open_files, errno) == (True, b"24")
 
 
@@ -278,27 +201,34 @@ while time.monotonic() < end: pass
 """
 
 
-def test_all_at_once_contain_themselves_beside_a_busy_trainer(running, host):
-    payloads = [FORK_BOMB, MEMORY_BOMB, DISK_FILL, HUGE_OUTPUT, STUBBORN, "while True: pass"]
-    trainer = subprocess.Popen(
+@pytest.fixture
+def trainer():
+    process = subprocess.Popen(
         [sys.executable, "-c", TRAINER, str(TRAINER_CPU)], stdout=subprocess.PIPE
     )
-    try:
-        trainer.stdout.readline()
-        boxes = [host.start(limits=LIMITS) for _ in payloads]
-        with ThreadPoolExecutor(len(payloads)) as pool:
-            ends = list(pool.map(lambda box, code: run(box, code, timeout_seconds=5),
-                                 boxes, payloads))  # fmt: skip
-        assert all(end.outcome for end in ends)
-        assert trainer.poll() is None
-        for box in boxes:
-            box.close()
-        assert not any(left_behind(running.folder).values())
-        assert host.node()["num_sandboxes"] == 0
-    finally:
-        trainer.kill()
-        trainer.wait()
-        trainer.stdout.close()
+    process.stdout.readline()
+    yield process
+    process.kill()
+    process.wait()
+    process.stdout.close()
+
+
+def test_all_at_once_contain_themselves_beside_a_busy_trainer(running, host, trainer):
+    with ThreadPoolExecutor(len(ALL)) as pool, host.sandbox(limits=LIMITS) as neighbour:
+        boxes = list(pool.map(lambda _: host.start(limits=LIMITS), ALL))
+        ends = [
+            pool.submit(run, box, *payload, timeout_seconds=4)
+            for box, payload in zip(boxes, ALL.values(), strict=True)
+        ]
+        time.sleep(1)
+        allowed = cpus_of_sandboxes(running)
+        assert all(end.result().outcome for end in ends)
+        assert neighbour.exec(["echo", "alive"]).ok
+        list(pool.map(lambda box: box.close(), boxes))
+    assert trainer.poll() is None
+    assert allowed == {str(SANDBOX_CPU)}
+    left = left_behind(running.folder)
+    assert {box.name for box in boxes}.isdisjoint([*left["groups"], *left["files"]])
 
 
 def test_a_limit_that_is_not_enforced_stops_the_agent_by_name(tmp_path, monkeypatch):

@@ -9,10 +9,13 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
+import pbox_agent
 import pytest
-from pbox_agent import PLATFORM, agent, agent_command, left_behind, nothing_is_left
+from pbox_agent import PLATFORM, agent_command, left_behind, nothing_is_left
 from pbox_image import base_image
 
 from miles_periodic.plugins.pbox import InfrastructureFailure
@@ -24,6 +27,9 @@ pytestmark = pytest.mark.real
 HERE = Path(__file__).parent
 GONE_SECONDS = 5  # far more than it takes: how long is `miles bench pbox`'s to say
 HEARTBEAT_SECONDS = 0.5
+NUM_CYCLES = 50
+#: Limits are proved where they are what is tested.
+agent = partial(pbox_agent.agent, is_proved=False)
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +37,13 @@ def running(tmp_path_factory):
     base_image()
     folder = tmp_path_factory.mktemp("lifetime")
     with agent(folder, "--heartbeat-seconds", str(HEARTBEAT_SECONDS)) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def warmed(tmp_path_factory):
+    base_image()
+    with agent(tmp_path_factory.mktemp("warmed"), "--warm", "base=1") as started:
         yield started
 
 
@@ -221,10 +234,10 @@ def test_a_second_agent_of_the_same_folder_is_refused(running):
     assert (done.returncode, "Another agent uses" in done.stderr) == (2, True)
 
 
-def test_a_warm_sandbox_that_died_is_not_handed_out(tmp_path):
-    with agent(tmp_path / "warm", "--warm", "base=1") as running, running.connect() as host:
+def test_a_warm_sandbox_that_died_is_not_handed_out(warmed):
+    with warmed.connect() as host:
         wait_for_warm(host, 1)
-        victim = left_behind(running.folder)
+        victim = left_behind(warmed.folder)
         for pid in victim["processes"]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -233,8 +246,8 @@ def test_a_warm_sandbox_that_died_is_not_handed_out(tmp_path):
             assert box.exec(["true"]).ok
 
 
-def test_a_sandbox_is_used_once(tmp_path):
-    with agent(tmp_path / "once", "--warm", "base=1") as running, running.connect() as host:
+def test_a_sandbox_is_used_once(warmed):
+    with warmed.connect() as host:
         names = set()
         for _ in range(4):
             wait_for_warm(host, 1)
@@ -251,12 +264,14 @@ def wait_for_warm(host, number):
         time.sleep(0.05)
 
 
-def test_many_sandboxes_one_after_another_leave_nothing(running):
-    with running.connect() as host:
-        for _ in range(20):
-            box = host.start()
-            box.exec(["sh", "-c", "(setsid sleep 60 &); sleep 60 & true"])
-            box.close()
+def test_many_sandboxes_come_and_go_and_leave_nothing(running):
+    with running.connect() as host, ThreadPoolExecutor(4) as clients:
+
+        def cycle(_):
+            with host.sandbox() as box:
+                assert box.exec(["sh", "-c", "(setsid sleep 60 &); sleep 60 & true"]).ok
+
+        list(clients.map(cycle, range(NUM_CYCLES)))
         assert not any(left_behind(running.folder).values())
     assert len(os.listdir(f"/proc/{running.process.pid}/fd")) < 40
     deadline = time.monotonic() + 10

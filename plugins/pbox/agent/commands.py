@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from typing import Annotated
 
 from aiohttp import StreamReader, web
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from miles_periodic.plugins.pbox.agent.keys import AGENT, JOB
 from miles_periodic.plugins.pbox.node.sandbox import CommandOrder, Sandbox
@@ -23,15 +23,19 @@ from miles_periodic.plugins.pbox.wire import (
     packed_frame,
 )
 
+#: What Linux takes for a word, a folder or a variable.
+Text = Annotated[str, StringConstraints(pattern=r"\A[^\x00]*\z")]
+Name = Annotated[str, StringConstraints(pattern=r"\A[^\x00=]+\z")]
+
 
 class CommandRequest(BaseModel):
     """The header of a command's request."""
 
     model_config = ConfigDict(extra="forbid")
 
-    words: Annotated[list[str], Field(min_length=1)]
-    environment: dict[str, str] = Field(default_factory=dict)
-    folder: str = ""
+    words: Annotated[list[Text], Field(min_length=1)]
+    environment: dict[Name, Text] = Field(default_factory=dict)
+    folder: Text = ""
     user_id: Annotated[int, Field(ge=0, lt=1 << 30)] = 1000
     timeout_seconds: Annotated[float, Field(gt=0, le=7 * 86400, allow_inf_nan=False)]
     output_limit_bytes: Annotated[int, Field(ge=0)]

@@ -37,6 +37,11 @@ class Host:
         self._way = way
         self._lease = lease
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether the connection ended, and with it all that it held."""
+        return self._way.control.lost.is_set()
+
     @contextlib.asynccontextmanager
     async def sandbox(self, image: str = "", limits: Limits | None = None) -> AsyncIterator[Box]:
         """A sandbox for the block; of an image by name, the agent's default one otherwise."""

@@ -66,7 +66,10 @@ class CommandOrder:
 
 @dataclass(slots=True)
 class Sandbox:
-    """A started sandbox. ended: its runsc has ended and was reaped."""
+    """A started sandbox.
+
+    _ended: its runsc has ended and was reaped. _told: the counts that the outcomes so far tell of.
+    """
 
     name: str
     image: Image
@@ -77,6 +80,7 @@ class Sandbox:
     _cgroup: Cgroup
     _channel: GuestChannel
     _ended: asyncio.Task[None]
+    _told: Usage
     _destroyed: asyncio.Task | None = None
     _final: Usage | None = None
     num_commands: int = 0
@@ -109,9 +113,13 @@ class Sandbox:
 
         Returns how it ended and the seconds it took. Raises SandboxGone where the sandbox had
         ended before, InfrastructureFailure where it ends for no reason that is the command's.
+        What an earlier command left in the background may have reached a limit since: that is the
+        sandbox's own doing too, and this command's outcome.
         """
-        if not self.lives:
+        if self._destroyed is not None:
             raise SandboxGone(f"The sandbox {self.name} has ended.", remedy="Start another one.")
+        if not self.lives:
+            return await self._death(), 0.0
         before, started = self.usage(), time.monotonic()
         self.num_commands += 1
         running = self._start(order, write)
@@ -124,15 +132,10 @@ class Sandbox:
             raise
         finally:
             feeding.cancel()
+        self._told = self.usage()
         return outcome, time.monotonic() - started
 
     def _start(self, order: CommandOrder, write: Callable[[str, bytes], None]) -> Running:
-        if not order.words or any("\0" in text for text in (*order.words, order.folder)):
-            raise InfrastructureFailure(
-                "A command is at least one word, and no word has a NUL in it.",
-                found=repr(order.words)[:200],
-                remedy="Give the program's name and its arguments as a list.",
-            )
         return self._channel.start(
             order.words,
             bundle.ENVIRONMENT | dict(order.environment),
@@ -156,7 +159,7 @@ class Sandbox:
                 asyncio.shield(running.ended), timeout=order.timeout_seconds
             )
         except ConnectionResetError:
-            return await self._death(before)
+            return await self._death()
         except asyncio.TimeoutError:
             await self._kill(running)
             return TimedOut(order.timeout_seconds)
@@ -179,15 +182,15 @@ class Sandbox:
         except (asyncio.TimeoutError, ConnectionResetError):
             await self.destroy()
 
-    async def _death(self, before: Usage) -> Outcome:
-        """Why the sandbox ended under a command: by its own limits, or by nothing it did."""
+    async def _death(self) -> Outcome:
+        """Why the sandbox ended: by its own limits, or by nothing it did."""
         asked = self._destroyed is not None
         log = self.runtime_log()
         await self.destroy()
         usage = self.usage()
-        if usage.num_oom_kills > before.num_oom_kills:
+        if usage.num_oom_kills > self._told.num_oom_kills:
             return OutOfMemory(self.limits.memory_bytes)
-        if usage.num_refused_forks > before.num_refused_forks:
+        if usage.num_refused_forks > self._told.num_refused_forks:
             return Killed(9, by="num_processes")
         raise InfrastructureFailure(
             f"The sandbox {self.name} " + ("was destroyed" if asked else "ended by itself")
@@ -303,7 +306,9 @@ async def _start(node: Node, image: Image, limits: Limits, is_used: bool) -> San
             remedy="Run the agent as root on a machine where it may mount and make groups.",
         ) from error
     channel, ended = await _launch(node, name, made.home, cgroup)
-    sandbox = Sandbox(name, image, limits, made, time.time(), node, cgroup, channel, ended)
+    sandbox = Sandbox(
+        name, image, limits, made, time.time(), node, cgroup, channel, ended, cgroup.usage()
+    )
     try:
         await asyncio.wait_for(asyncio.shield(channel.ready), timeout=START_SECONDS)
     except (asyncio.TimeoutError, ConnectionResetError) as error:
