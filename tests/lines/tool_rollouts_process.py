@@ -1,4 +1,4 @@
-"""One process that plays rollouts with tools by a real Miles, over small servers and real sandboxes.
+"""Plays rollouts with tools by a real Miles, over small servers and real sandboxes.
 
     tool_rollouts_process.py CASES
 

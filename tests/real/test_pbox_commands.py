@@ -125,6 +125,30 @@ def test_a_command_that_fills_memory_is_out_of_memory_and_the_sandbox_is_gone(ho
             box.exec(["true"])
 
 
+def test_a_limit_that_a_background_process_reaches_is_the_next_commands_outcome(host):
+    limit = 128 * MIB
+    with host.sandbox(limits=Limits(memory_bytes=limit)) as box:
+        box.write_text("fill.py", FILL)
+        shell(box, "python3 fill.py >/dev/null 2>&1 &")
+        deadline = time.monotonic() + 30
+        while [row for row in host.sandboxes() if row["name"] == box.name and row["lives"]]:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        result = box.exec(["true"])
+        assert (result.outcome, result.sandbox_lives) == (OutOfMemory(limit), False)
+        with pytest.raises(SandboxGone):
+            box.exec(["true"])
+
+
+@pytest.mark.parametrize("wrong", [{"words": ["a\0b"]}, {"words": []},
+                                   {"words": ["true"], "environment": {"A=B": "c"}},
+                                   {"words": ["true"], "folder": "a\0"}])  # fmt: skip
+def test_what_cannot_be_a_command_is_the_callers_error_and_no_infrastructure_failure(shared, wrong):
+    with pytest.raises(PeriodicError) as refused:
+        shared.exec(**wrong)
+    assert not isinstance(refused.value, InfrastructureFailure)
+
+
 def test_one_sandboxs_memory_costs_its_neighbour_nothing(host):
     with host.sandbox() as neighbour, host.sandbox() as greedy:
         assert isinstance(greedy.exec(["python3", "-c", FILL]).outcome, OutOfMemory)

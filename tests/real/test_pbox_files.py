@@ -123,6 +123,14 @@ def test_a_named_pipe_does_not_hold_up_the_agent(shared):
     assert shared.exec(["echo", "here"]).ok
 
 
+def test_a_file_full_of_holes_does_not_fill_whoever_reads_it(host):
+    with host.sandbox(limits=Limits(disk_bytes=4 * MIB)) as box:
+        shell(box, "mkdir d; truncate -s 1T d/x")
+        for read in (lambda: box.read_bytes("d/x"), lambda: box.download_tree("d", "/nowhere")):
+            with pytest.raises(OSError, match="larger than its disk"):
+                read()
+
+
 def test_a_folder_goes_in_and_comes_out_with_its_links(box, tmp_path):
     tree = tmp_path / "tree"
     (tree / "deep/er").mkdir(parents=True)

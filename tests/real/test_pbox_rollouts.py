@@ -1,4 +1,4 @@
-"""Rollouts of a real Miles whose tools run in real sandboxes, and what a failing one does to them."""
+"""Rollouts of a real Miles whose tools run in real sandboxes, and what failures do to them."""
 
 import json
 import os

@@ -20,7 +20,7 @@ from miles_periodic.plugins.pbox.node import place, undertaker
 from miles_periodic.plugins.pbox.node.orphans import reap_orphans
 from miles_periodic.plugins.pbox.node.pool import Pool
 from miles_periodic.plugins.pbox.node.proof import Proof, prove, refuse_unproved
-from miles_periodic.plugins.pbox.node.sandbox import Node, Sandbox, start
+from miles_periodic.plugins.pbox.node.sandbox import Image, Node, Sandbox, start
 from miles_periodic.plugins.pbox.node.sweep import sweep
 from miles_periodic.plugins.pbox.node.system_calls import adopt_orphans
 from miles_periodic.plugins.pbox.outcomes import InfrastructureFailure, SandboxGone
@@ -42,6 +42,7 @@ class Agent:
     counts: Counter = field(default_factory=Counter)
     started_at: float = field(default_factory=time.time)
     _starting: asyncio.Semaphore | None = None
+    _num_starting: int = 0
     _held: list[int] = field(default_factory=list)
     _reaping: asyncio.Task[None] | None = None
 
@@ -115,16 +116,24 @@ class Agent:
         limits = limits or self.settings.limits
         sandbox = await self._warm(image_name, limits)
         if sandbox is None:
-            self._refuse_when_full()
             image = self.images.get(image_name).as_image(image_name)
-            async with self._starting:
-                sandbox = await start(self.node, image, limits)
-            self.counts["started_cold"] += 1
+            sandbox = await self._cold(image, limits)
         if lease.closed:
             await sandbox.destroy()
             raise InfrastructureFailure("The control connection ended while a sandbox started.")
         lease.sandboxes[sandbox.name] = sandbox
         self.counts["created"] += 1
+        return sandbox
+
+    async def _cold(self, image: Image, limits: Limits) -> Sandbox:
+        self._refuse_when_full()
+        self._num_starting += 1  # asked for together, they must not all find the last place
+        try:
+            async with self._starting:
+                sandbox = await start(self.node, image, limits)
+        finally:
+            self._num_starting -= 1
+        self.counts["started_cold"] += 1
         return sandbox
 
     async def _warm(self, image_name: str, limits: Limits) -> Sandbox | None:
@@ -134,7 +143,7 @@ class Agent:
         return await pool.claim()
 
     def _refuse_when_full(self) -> None:
-        held = self.num_sandboxes()
+        held = self.num_sandboxes() + self._num_starting
         if held >= self.settings.max_sandboxes:
             self.counts["refused_full"] += 1
             raise InfrastructureFailure(

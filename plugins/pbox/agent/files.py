@@ -16,7 +16,7 @@ from miles_periodic.plugins.pbox.node.beneath import PIECE_BYTES, WorkFiles
 
 def _files(request: web.Request) -> WorkFiles:
     _, sandbox = request.app[AGENT].find(request[JOB], request.match_info["name"])
-    return WorkFiles(sandbox.layers)
+    return WorkFiles(sandbox.layers, sandbox.limits.disk_bytes)
 
 
 async def upload(request: web.Request) -> web.Response:

@@ -134,7 +134,7 @@ async def _node(request: web.Request) -> web.Response:
 
 def make_app(agent: Agent) -> web.Application:
     """The routes over an agent."""
-    app = web.Application(middlewares=[_errors_as_json, _known_job], client_max_size=64 << 20)
+    app = web.Application(middlewares=[_errors_as_json, _known_job], client_max_size=1 << 20)
     app[AGENT] = agent
     app.add_routes(
         [

@@ -13,6 +13,7 @@ from typing import Any
 from miles_periodic.plugins.pbox.client.box import Box
 from miles_periodic.plugins.pbox.client.host import Host, connect
 from miles_periodic.plugins.pbox.limits import Limits
+from miles_periodic.plugins.pbox.outcomes import InfrastructureFailure
 
 
 class _Loop:
@@ -66,7 +67,8 @@ class BlockingHost:
         try:
             yield box
         finally:
-            box.close()
+            with contextlib.suppress(InfrastructureFailure):
+                box.close()
 
     def start(self, image: str = "", limits: Limits | None = None) -> BlockingBox:
         """A sandbox that lives until it is closed or this connection ends."""

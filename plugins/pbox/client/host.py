@@ -44,12 +44,16 @@ class Host:
 
     @contextlib.asynccontextmanager
     async def sandbox(self, image: str = "", limits: Limits | None = None) -> AsyncIterator[Box]:
-        """A sandbox for the block; of an image by name, the agent's default one otherwise."""
+        """A sandbox for the block; of an image by name, the agent's default one otherwise.
+
+        What the block came to stands, also where the agent is gone by its end: so is the sandbox.
+        """
         box = await self.start(image, limits)
         try:
             yield box
         finally:
-            await box.close()
+            with contextlib.suppress(InfrastructureFailure):
+                await box.close()
 
     async def start(self, image: str = "", limits: Limits | None = None) -> Box:
         """A sandbox that lives until it is closed or this connection ends.

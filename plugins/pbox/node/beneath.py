@@ -25,9 +25,14 @@ PIECE_BYTES = 1 << 18
 
 @dataclass(frozen=True, slots=True)
 class WorkFiles:
-    """/work of a sandbox, and the folder beside it where uploads wait until they are whole."""
+    """/work of a sandbox, and the folder beside it where uploads wait until they are whole.
+
+    most_bytes: what the sandbox's disk holds. A file may claim to be longer than that: with holes,
+    one of a few bytes is as long as its maker likes, and would fill whoever reads it.
+    """
 
     layers: Layers
+    most_bytes: int
 
     @contextmanager
     def root(self) -> Iterator[int]:
@@ -36,16 +41,26 @@ class WorkFiles:
             yield descriptor
 
     def open_to_read(self, path: str) -> int:
-        """A descriptor of a plain file. Raises OSError: EINVAL where it is something else."""
+        """A descriptor of a plain file.
+
+        Raises OSError: EINVAL where it is something else, EFBIG where it is larger than the disk.
+        """
         with self.root() as root:
             flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
             descriptor = open_in_root(root, relative(path), flags)
-        kind = os.fstat(descriptor).st_mode
-        if not stat.S_ISREG(kind):
+        try:
+            self._refuse_to_read(os.fstat(descriptor), path)
+        except OSError:
             os.close(descriptor)
-            raise OSError(errno.EISDIR if stat.S_ISDIR(kind) else errno.EINVAL,
-                          "it is no plain file", path)  # fmt: skip
+            raise
         return descriptor
+
+    def _refuse_to_read(self, found: os.stat_result, path: str) -> None:
+        if not stat.S_ISREG(found.st_mode):
+            number = errno.EISDIR if stat.S_ISDIR(found.st_mode) else errno.EINVAL
+            raise OSError(number, "it is no plain file", path)
+        if found.st_size > self.most_bytes:
+            raise OSError(errno.EFBIG, "it claims to be larger than its disk", path)
 
     @contextmanager
     def staged(self, path: str, mode: int = 0o644) -> Iterator[int]:

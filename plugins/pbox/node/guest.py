@@ -304,7 +304,8 @@ def is_marked(pid, mark):
     finally:
         os.close(status)
     fields = dict(line.split(b":", 1) for line in lines if b":" in line)
-    return mark in fields[b"Groups"].split() and fields[b"State"].split()[0] not in (b"Z", b"X")
+    is_over = fields.get(b"State", b" X").split()[0] in (b"Z", b"X")
+    return mark in fields.get(b"Groups", b"").split() and not is_over
 
 
 def close_if_open(descriptor):

@@ -8,7 +8,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from miles_periodic.plugins.pbox.limits import Limits
-from miles_periodic.plugins.pbox.node.sandbox import Image, Node, Sandbox, start
+from miles_periodic.plugins.pbox.node.sandbox import Image, Node, Sandbox, abandon, start
 from miles_periodic.plugins.pbox.outcomes import InfrastructureFailure
 
 RETRY_SECONDS = 1.0
@@ -52,7 +52,12 @@ class Pool:
             sandbox = self._warm.popleft()
             self._wanted.set()
             sandbox.favour()
-            if await sandbox.answers():
+            try:
+                answers = await sandbox.answers()
+            except asyncio.CancelledError:
+                abandon(sandbox)  # whoever asked is gone, and it is nobody's any more
+                raise
+            if answers:
                 self.num_claimed += 1
                 return sandbox
             self.num_found_dead += 1

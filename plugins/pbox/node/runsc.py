@@ -67,8 +67,11 @@ class Runsc:
 
 async def wait(running: sh.RunningCommand) -> None:
     """Wait until a started runsc has ended and was reaped; `sh` itself looks once a second."""
-    loop, descriptor = asyncio.get_running_loop(), os.pidfd_open(running.pid)
-    ended = asyncio.Event()
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+    try:
+        descriptor = os.pidfd_open(running.pid)
+    except ProcessLookupError:
+        return  # `sh` was here first
     try:
         loop.add_reader(descriptor, ended.set)
         await ended.wait()

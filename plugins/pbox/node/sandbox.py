@@ -276,19 +276,23 @@ async def start(node: Node, image: Image, limits: Limits, *, is_used: bool = Tru
     try:
         return await asyncio.shield(starting)
     except asyncio.CancelledError:
-        starting.add_done_callback(_abandon)
+        starting.add_done_callback(_abandon_started)
         raise
+
+
+def _abandon_started(started: asyncio.Task[Sandbox]) -> None:
+    if not started.cancelled() and started.exception() is None:
+        abandon(started.result())
 
 
 _abandoned: set[asyncio.Task[None]] = set()
 
 
-def _abandon(started: asyncio.Task[Sandbox]) -> None:
+def abandon(sandbox: Sandbox) -> None:
     """Destroy a sandbox that nobody waits for any more."""
-    if not started.cancelled() and started.exception() is None:
-        destroying = asyncio.ensure_future(started.result().destroy())
-        _abandoned.add(destroying)
-        destroying.add_done_callback(_abandoned.discard)
+    destroying = asyncio.ensure_future(sandbox.destroy())
+    _abandoned.add(destroying)
+    destroying.add_done_callback(_abandoned.discard)
 
 
 async def _start(node: Node, image: Image, limits: Limits, is_used: bool) -> Sandbox:

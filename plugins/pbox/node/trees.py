@@ -73,8 +73,14 @@ def _folder_names(path: str) -> list[str]:
 
 
 def check_folder(files: WorkFiles, path: str) -> None:
-    """Raise OSError where `path` is no folder of /work."""
-    os.close(_open_folder(files, path))
+    """Raise OSError where `path` is no folder of /work, or EFBIG where it is no download."""
+    folder = _open_folder(files, path)
+    try:
+        sizes = [found.st_size for _, _, found in _walk(folder, "", 0) if _is_file(found)]
+    finally:
+        os.close(folder)
+    if sum(sizes) > files.most_bytes:
+        raise OSError(errno.EFBIG, "the tree claims to be larger than its disk", path)
 
 
 def pack(files: WorkFiles, path: str, sink: int) -> None:
@@ -83,12 +89,19 @@ def pack(files: WorkFiles, path: str, sink: int) -> None:
         os.fdopen(sink, "wb") as stream,
         tarfile.open(fileobj=stream, mode="w|", format=tarfile.PAX_FORMAT) as archive,
     ):
-        folder = _open_folder(files, path)
+        folder, left_bytes = _open_folder(files, path), files.most_bytes
         try:
             for name, descriptor, found in _walk(folder, "", 0):
+                left_bytes -= found.st_size if _is_file(found) else 0
+                if left_bytes < 0:
+                    raise OSError(errno.EFBIG, "the tree grew beyond its disk", path)
                 _pack_member(archive, name, descriptor, found)
         finally:
             os.close(folder)
+
+
+def _is_file(found: os.stat_result) -> bool:
+    return stat.S_ISREG(found.st_mode)
 
 
 def _open_folder(files: WorkFiles, path: str) -> int:
@@ -103,19 +116,48 @@ def _walk(folder: int, prefix: str, depth: int) -> Iterator[tuple[str, int | str
         raise OSError(errno.ELOOP, "the tree is too deep", prefix)
     for entry in sorted(os.listdir(folder)):
         name = f"{prefix}{entry}"
-        found = os.stat(entry, dir_fd=folder, follow_symlinks=False)
-        if stat.S_ISLNK(found.st_mode):
-            yield name, os.readlink(entry, dir_fd=folder), found
-        elif stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode):
-            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-            descriptor = os.open(entry, flags, dir_fd=folder)
+        try:
+            what, found = _opened(folder, entry)
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ELOOP, errno.EINVAL, errno.ENXIO):
+                continue  # gone, or something else by now
+            raise
+        if isinstance(what, str):
+            yield name, what, found
+        elif what is not None:
+            descriptor = what
             try:
-                found = os.fstat(descriptor)
                 yield name, descriptor, found
                 if stat.S_ISDIR(found.st_mode):
                     yield from _walk(descriptor, f"{name}/", depth + 1)
             finally:
                 os.close(descriptor)
+
+
+def _opened(folder: int, entry: str) -> tuple[int | str | None, os.stat_result]:
+    """A descriptor, the target of a link, or none of what is neither file nor folder."""
+    found = os.stat(entry, dir_fd=folder, follow_symlinks=False)
+    if stat.S_ISLNK(found.st_mode):
+        return os.readlink(entry, dir_fd=folder), found
+    if not (_is_file(found) or stat.S_ISDIR(found.st_mode)):
+        return None, found
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    descriptor = os.open(entry, flags, dir_fd=folder)
+    return descriptor, os.fstat(descriptor)
+
+
+class _Whole:
+    """A file of the length that was announced: one that shrinks meanwhile goes on with zeros."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def read(self, num_bytes: int) -> bytes:
+        """The next bytes, never fewer."""
+        data = bytearray()
+        while len(data) < num_bytes and (piece := os.read(self._descriptor, num_bytes - len(data))):
+            data += piece
+        return bytes(data) + bytes(num_bytes - len(data))
 
 
 def _pack_member(
@@ -129,7 +171,6 @@ def _pack_member(
     elif stat.S_ISDIR(found.st_mode):
         member.type = tarfile.DIRTYPE
         archive.addfile(member)
-    elif stat.S_ISREG(found.st_mode):
+    elif _is_file(found):
         member.size = found.st_size
-        with os.fdopen(os.dup(what), "rb") as content:
-            archive.addfile(member, content)
+        archive.addfile(member, _Whole(what))
