@@ -4,10 +4,12 @@ import http.client
 import os
 import socket
 import tarfile
+import time
 
 import pytest
+from pbox_agent import left_behind
 
-from miles_periodic.plugins.pbox import Limits
+from miles_periodic.plugins.pbox import Limits, SandboxGone
 
 pytestmark = pytest.mark.real
 MIB = 1 << 20
@@ -123,9 +125,43 @@ def test_a_named_pipe_does_not_hold_up_the_agent(shared):
     assert shared.exec(["echo", "here"]).ok
 
 
+def sparse(path):
+    """A command that makes a file far longer than any disk here."""
+    return f'python3 -c \'open("{path}", "wb").truncate(1 << 40)\''
+
+
+def test_a_snapshot_begins_others_with_what_was_written_and_removed(host):
+    with host.sandbox() as box:
+        shell(box, "echo one > note; mkfifo pipe; ln -s /etc/shadow link")
+        shell(box, sparse("holes"))
+        shell(box, "rm /etc/group; echo mine > /etc/mine; chmod 700 /work", user=0)
+        snapshot = box.snapshot()
+        shell(box, "echo two > note")
+    for _ in range(2):
+        with host.sandbox(snapshot=snapshot) as other:
+            said = shell(other, "cat note /etc/mine; ls -A; ls /etc/group 2>&1; stat -c %U:%a .")
+            lines = said.stdout.decode().split("\n")
+            assert lines[:6] == ["one", "mine", "holes", "link", "note", "ls: /etc/group: No such "
+                                 "file or directory"]  # fmt: skip
+            shell(other, "echo three > note")
+    host.drop_snapshot(snapshot)
+    with pytest.raises(SandboxGone):
+        host.start(snapshot=snapshot)
+
+
+def test_a_snapshot_ends_with_its_connection(running):
+    with running.connect() as host:
+        kept = host.start().snapshot()
+        assert kept in left_behind(running.folder)["files"]
+    deadline = time.monotonic() + 10
+    while kept in left_behind(running.folder)["files"]:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
 def test_a_file_full_of_holes_does_not_fill_whoever_reads_it(host):
     with host.sandbox(limits=Limits(disk_bytes=4 * MIB)) as box:
-        shell(box, "mkdir d; truncate -s 1T d/x")
+        assert shell(box, f"mkdir d; {sparse('d/x')}").ok
         for read in (lambda: box.read_bytes("d/x"), lambda: box.download_tree("d", "/nowhere")):
             with pytest.raises(OSError, match="larger than its disk"):
                 read()

@@ -16,11 +16,14 @@ from miles_periodic.plugins.pbox.agent.settings import AgentSettings
 from miles_periodic.plugins.pbox.agent.tokens import Tokens
 from miles_periodic.plugins.pbox.images.store import ImageStore
 from miles_periodic.plugins.pbox.limits import Limits
-from miles_periodic.plugins.pbox.node import place, undertaker
+from miles_periodic.plugins.pbox.node import place, snapshots, undertaker
+from miles_periodic.plugins.pbox.node.layers import Layers
 from miles_periodic.plugins.pbox.node.orphans import reap_orphans
 from miles_periodic.plugins.pbox.node.pool import Pool
 from miles_periodic.plugins.pbox.node.proof import Proof, prove, refuse_unproved
-from miles_periodic.plugins.pbox.node.sandbox import Image, Node, Sandbox, start
+from miles_periodic.plugins.pbox.node.sandbox import Image, Node, Sandbox
+from miles_periodic.plugins.pbox.node.snapshots import Snapshot
+from miles_periodic.plugins.pbox.node.start import start
 from miles_periodic.plugins.pbox.node.sweep import sweep
 from miles_periodic.plugins.pbox.node.system_calls import adopt_orphans
 from miles_periodic.plugins.pbox.outcomes import InfrastructureFailure, SandboxGone
@@ -106,15 +109,22 @@ class Agent:
             )
         return lease
 
-    async def create(self, lease: Lease, image_name: str, limits: Limits | None) -> Sandbox:
-        """A sandbox for a lease, warm where there is one.
+    async def create(
+        self, lease: Lease, image_name: str, limits: Limits | None, snapshot: str = ""
+    ) -> Sandbox:
+        """A sandbox for a lease, warm where there is one; or one that begins with a snapshot.
 
         Raises PeriodicError where there is no such image, InfrastructureFailure where the node is
         full, the sandbox does not start, or the lease ended meanwhile.
         """
         image_name = image_name or self.settings.default_image
-        limits = limits or self.settings.limits
-        sandbox = await self._warm(image_name, limits)
+        sandbox = None
+        if snapshot:
+            kept = self.snapshot_of(lease.job, snapshot)[1]
+            sandbox = await self._cold(kept.image, limits or kept.limits, kept.layers)
+        else:
+            limits = limits or self.settings.limits
+            sandbox = await self._warm(image_name, limits)
         if sandbox is None:
             image = self.images.get(image_name).as_image(image_name)
             sandbox = await self._cold(image, limits)
@@ -125,12 +135,12 @@ class Agent:
         self.counts["created"] += 1
         return sandbox
 
-    async def _cold(self, image: Image, limits: Limits) -> Sandbox:
+    async def _cold(self, image: Image, limits: Limits, kept: Layers | None = None) -> Sandbox:
         self._refuse_when_full()
         self._num_starting += 1  # asked for together, they must not all find the last place
         try:
             async with self._starting:
-                sandbox = await start(self.node, image, limits)
+                sandbox = await start(self.node, image, limits, kept=kept)
         finally:
             self._num_starting -= 1
         self.counts["started_cold"] += 1
@@ -153,8 +163,8 @@ class Agent:
             )
 
     def num_sandboxes(self) -> int:
-        """Sandboxes of all jobs, and warm ones."""
-        held = sum(len(lease.sandboxes) for lease in self.leases.values())
+        """Sandboxes and snapshots of all jobs, and warm sandboxes."""
+        held = sum(len(e.sandboxes) + len(e.snapshots) for e in self.leases.values())
         return held + sum(pool.num_warm for pool in self.pools.values())
 
     def sandboxes_of(self, job: str) -> list[tuple[Lease, Sandbox]]:
@@ -168,6 +178,37 @@ class Agent:
             if sandbox.name == name:
                 return lease, sandbox
         raise SandboxGone(f"The job {job!r} has no sandbox {name!r}.", remedy="Start another one.")
+
+    async def take_snapshot(self, job: str, name: str) -> Snapshot:
+        """Keep what a sandbox of a job wrote, as long as the sandbox's connection lasts.
+
+        Raises SandboxGone, and InfrastructureFailure where the node is full or the copy fails.
+        """
+        lease, sandbox = self.find(job, name)
+        self._refuse_when_full()
+        snapshot = await snapshots.take(self.node, sandbox)
+        if lease.closed:
+            await snapshot.destroy()
+            raise InfrastructureFailure("The control connection ended while a snapshot was taken.")
+        lease.snapshots[snapshot.name] = snapshot
+        self.counts["snapshots"] += 1
+        return snapshot
+
+    def snapshot_of(self, job: str, name: str) -> tuple[Lease, Snapshot]:
+        """A snapshot of a job. Raises SandboxGone where the job has none of that name."""
+        for lease in self.leases.values():
+            if lease.job == job and name in lease.snapshots:
+                return lease, lease.snapshots[name]
+        raise SandboxGone(f"The job {job!r} has no snapshot {name!r}.", remedy="Take another one.")
+
+    async def drop_snapshot(self, job: str, name: str) -> None:
+        """Remove a snapshot of a job; one that is not there is no error."""
+        try:
+            lease, snapshot = self.snapshot_of(job, name)
+        except SandboxGone:
+            return
+        del lease.snapshots[name]
+        await snapshot.destroy()
 
     async def destroy(self, job: str, name: str) -> None:
         """Destroy a sandbox of a job; one that is not there is no error."""

@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import dataclass, field
 
 from miles_periodic.plugins.pbox.node.sandbox import Sandbox
+from miles_periodic.plugins.pbox.node.snapshots import Snapshot
 
 
 @dataclass(slots=True)
@@ -15,14 +16,16 @@ class Lease:
     name: str
     job: str
     sandboxes: dict[str, Sandbox] = field(default_factory=dict)
+    snapshots: dict[str, Snapshot] = field(default_factory=dict)
     closed: bool = False
 
     async def close(self) -> None:
         """Destroy all of it at once; one that fails to go keeps none of the others."""
         self.closed = True
-        sandboxes = list(self.sandboxes.values())
+        all_of_it = [*self.sandboxes.values(), *self.snapshots.values()]
         self.sandboxes.clear()
-        ends = await asyncio.gather(*(s.destroy() for s in sandboxes), return_exceptions=True)
+        self.snapshots.clear()
+        ends = await asyncio.gather(*(one.destroy() for one in all_of_it), return_exceptions=True)
         for end in ends:
             if isinstance(end, BaseException):
                 raise end

@@ -11,6 +11,7 @@ _COUNTERS = {
     "started_cold": "sandboxes that were not warm when they were asked for",
     "destroyed": "sandboxes that their job destroyed",
     "refused_full": "sandboxes refused because the node was full",
+    "snapshots": "snapshots taken",
     "commands": "commands run",
     "uploads": "files and trees written",
     "downloads": "files and trees read",

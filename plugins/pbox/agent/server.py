@@ -86,7 +86,8 @@ async def _create(request: web.Request) -> web.Response:
     agent, asked = request.app[AGENT], await request.json()
     lease = agent.lease_of(request[JOB], asked["lease"])
     limits = Limits.model_validate(asked["limits"]) if asked.get("limits") else None
-    sandbox = await agent.create(lease, asked.get("image", ""), limits)
+    wanted = asked.get("image", ""), limits, asked.get("snapshot", "")
+    sandbox = await agent.create(lease, *wanted)
     return web.json_response({"name": sandbox.name, "image": sandbox.image.name})
 
 
@@ -111,6 +112,17 @@ async def _list(request: web.Request) -> web.Response:
 
 async def _destroy(request: web.Request) -> web.Response:
     await request.app[AGENT].destroy(request[JOB], request.match_info["name"])
+    return web.json_response({})
+
+
+async def _take_snapshot(request: web.Request) -> web.Response:
+    name = request.match_info["name"]
+    snapshot = await request.app[AGENT].take_snapshot(request[JOB], name)
+    return web.json_response({"snapshot": snapshot.name})
+
+
+async def _drop_snapshot(request: web.Request) -> web.Response:
+    await request.app[AGENT].drop_snapshot(request[JOB], request.match_info["name"])
     return web.json_response({})
 
 
@@ -143,6 +155,8 @@ def make_app(agent: Agent) -> web.Application:
             web.get("/v1/sandboxes", _list),
             web.post("/v1/sandboxes", _create),
             web.delete("/v1/sandboxes/{name}", _destroy),
+            web.post("/v1/sandboxes/{name}/snapshot", _take_snapshot),
+            web.delete("/v1/snapshots/{name}", _drop_snapshot),
             web.post("/v1/sandboxes/{name}/exec", commands.execute),
             web.get("/v1/sandboxes/{name}/log", commands.log),
             web.get("/v1/sandboxes/{name}/file", files.download),

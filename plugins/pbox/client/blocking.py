@@ -61,18 +61,27 @@ class BlockingHost:
         self._loop = loop
 
     @contextlib.contextmanager
-    def sandbox(self, image: str = "", limits: Limits | None = None) -> Iterator[BlockingBox]:
+    def sandbox(
+        self, image: str = "", limits: Limits | None = None, *, snapshot: str = ""
+    ) -> Iterator[BlockingBox]:
         """A sandbox for the block."""
-        box = self.start(image, limits)
+        box = self.start(image, limits, snapshot=snapshot)
         try:
             yield box
         finally:
             with contextlib.suppress(InfrastructureFailure):
                 box.close()
 
-    def start(self, image: str = "", limits: Limits | None = None) -> BlockingBox:
+    def start(
+        self, image: str = "", limits: Limits | None = None, *, snapshot: str = ""
+    ) -> BlockingBox:
         """A sandbox that lives until it is closed or this connection ends."""
-        return BlockingBox(self._loop.run(self._host.start(image, limits)), self._loop)
+        box = self._loop.run(self._host.start(image, limits, snapshot=snapshot))
+        return BlockingBox(box, self._loop)
+
+    def drop_snapshot(self, name: str) -> None:
+        """Give the memory of a snapshot back."""
+        self._loop.run(self._host.drop_snapshot(name))
 
     def attach(self, name: str) -> BlockingBox:
         """A sandbox of this job by its name."""

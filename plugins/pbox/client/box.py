@@ -125,6 +125,16 @@ class Box:
             pieces = response.content.iter_chunked(PIECE_BYTES)
             return await local_trees.unpacked(pieces, Path(local))
 
+    async def snapshot(self) -> str:
+        """Keep what this sandbox has written so far, outside of /tmp and /dev/shm; a name for it.
+
+        `Host.start(snapshot=name)` begins with it, any number of times. It lasts as long as the
+        connection, or until `Host.drop_snapshot`; what a command writes meanwhile may be half in.
+        """
+        path = f"{self._path}/snapshot"
+        async with self._way.asked("POST", path, "take a snapshot", FILE_SECONDS) as response:
+            return (await response.json())["snapshot"]
+
     async def log(self) -> str:
         """What gVisor wrote about this sandbox."""
         path = f"{self._path}/log"

@@ -43,27 +43,36 @@ class Host:
         return self._way.control.lost.is_set()
 
     @contextlib.asynccontextmanager
-    async def sandbox(self, image: str = "", limits: Limits | None = None) -> AsyncIterator[Box]:
+    async def sandbox(
+        self, image: str = "", limits: Limits | None = None, *, snapshot: str = ""
+    ) -> AsyncIterator[Box]:
         """A sandbox for the block; of an image by name, the agent's default one otherwise.
 
         What the block came to stands, also where the agent is gone by its end: so is the sandbox.
         """
-        box = await self.start(image, limits)
+        box = await self.start(image, limits, snapshot=snapshot)
         try:
             yield box
         finally:
             with contextlib.suppress(InfrastructureFailure):
                 await box.close()
 
-    async def start(self, image: str = "", limits: Limits | None = None) -> Box:
+    async def start(
+        self, image: str = "", limits: Limits | None = None, *, snapshot: str = ""
+    ) -> Box:
         """A sandbox that lives until it is closed or this connection ends.
 
+        snapshot: a name that `Box.snapshot` gave, whose image and limits stand for those not given.
         Raises PeriodicError where there is no such image, InfrastructureFailure where none starts.
         """
-        asked = {"lease": self._lease, "image": image}
+        asked = {"lease": self._lease, "image": image, "snapshot": snapshot}
         asked |= {"limits": limits.model_dump()} if limits else {}
         made = await self._ask("POST", "/v1/sandboxes", CREATE_SECONDS, json=asked)
         return Box(made["name"], made["image"], self._way)
+
+    async def drop_snapshot(self, name: str) -> None:
+        """Give the memory of a snapshot back; one that is not there is no error."""
+        await self._ask("DELETE", f"/v1/snapshots/{name}", ANSWER_SECONDS)
 
     def attach(self, name: str) -> Box:
         """A sandbox of this job that another of its processes started, by name."""

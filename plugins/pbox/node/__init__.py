@@ -9,7 +9,10 @@ bundle         what runsc is told to run
 runsc          starting it
 guest          process 1 inside a sandbox
 guest_channel  the pipes to it
-sandbox        start, commands, end
+sandbox        commands and end
+start          how one comes to be
+copies         a writable layer, copied while it may change
+snapshots      what a sandbox wrote, kept to start others with
 pool           sandboxes that are warm before they are asked for
 beneath        files of /work, without following a link out of it
 trees          the same for whole folders

@@ -10,12 +10,15 @@ HOME/        the tmpfs, `disk_bytes` and `num_files` of the limits
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from miles_periodic.plugins.pbox.limits import Limits
+from miles_periodic.plugins.pbox.node.copies import copy_layer
 from miles_periodic.plugins.pbox.node.system_calls import MS_NODEV, MS_NOSUID, mount, unmount
 
 #: Inodes of the folders of the layer itself, which are no files of the user's.
@@ -45,24 +48,42 @@ class Layers:
         return self.home / "root"
 
 
-def make(home: Path, image: Path, limits: Limits, owner: int) -> Layers:
+def make(home: Path, image: Path, limits: Limits, owner: int, kept: Layers | None = None) -> Layers:
     """Mount both file systems of a sandbox; what was mounted is taken away where a part fails.
 
-    owner: the user and group id that /work belongs to. Raises OSError.
+    owner: the user and group id that /work belongs to. kept: a snapshot to begin with.
+    Raises OSError.
     """
-    layers = Layers(home)
+    with _bounded(home, limits) as layers:
+        for folder in (layers.upper, layers.files, layers.staged, layers.root, home / "scratch"):
+            folder.mkdir(mode=0o755)
+        os.chown(layers.files, owner, owner)
+        if kept is not None:
+            copy_layer(kept.upper, layers.upper)
+            copy_layer(kept.files, layers.files)
+        mount("overlay", str(layers.root), _overlay(image, layers), MS_NOSUID | MS_NODEV)
+    return layers
+
+
+def keep(home: Path, source: Layers, limits: Limits) -> Layers:
+    """A snapshot of a writable layer in a tmpfs of its own, as bounded. Raises OSError."""
+    with _bounded(home, limits) as layers:
+        for kept, made in ((source.upper, layers.upper), (source.files, layers.files)):
+            made.mkdir(mode=0o755)
+            copy_layer(kept, made)
+    return layers
+
+
+@contextlib.contextmanager
+def _bounded(home: Path, limits: Limits) -> Iterator[Layers]:
     home.mkdir(parents=True)
     try:
         size = f"size={limits.disk_bytes},nr_inodes={limits.num_files + _OWN_INODES},mode=0700"
         mount("tmpfs", str(home), size, MS_NOSUID | MS_NODEV)
-        for folder in (layers.upper, layers.files, layers.staged, layers.root, home / "scratch"):
-            folder.mkdir(mode=0o755)
-        os.chown(layers.files, owner, owner)
-        mount("overlay", str(layers.root), _overlay(image, layers), MS_NOSUID | MS_NODEV)
+        yield Layers(home)
     except BaseException:
         remove(home)
         raise
-    return layers
 
 
 def _overlay(image: Path, layers: Layers) -> str:

@@ -8,7 +8,8 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from miles_periodic.plugins.pbox.limits import Limits
-from miles_periodic.plugins.pbox.node.sandbox import Image, Node, Sandbox, abandon, start
+from miles_periodic.plugins.pbox.node.sandbox import Image, Node, Sandbox
+from miles_periodic.plugins.pbox.node.start import abandon, start
 from miles_periodic.plugins.pbox.outcomes import InfrastructureFailure
 
 RETRY_SECONDS = 1.0

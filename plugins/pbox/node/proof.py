@@ -17,7 +17,8 @@ from pathlib import Path
 from miles_periodic.hooks.errors import PeriodicError
 from miles_periodic.plugins.pbox.cpu_lists import parse_cpus
 from miles_periodic.plugins.pbox.limits import MIB, Limits
-from miles_periodic.plugins.pbox.node.sandbox import CommandOrder, Image, Node, Sandbox, start
+from miles_periodic.plugins.pbox.node.sandbox import CommandOrder, Image, Node, Sandbox
+from miles_periodic.plugins.pbox.node.start import start
 from miles_periodic.plugins.pbox.outcomes import Killed, OutOfMemory
 
 #: Small enough to be reached in a second, on a machine that does other work too.

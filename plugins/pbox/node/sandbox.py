@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ from pathlib import Path
 from miles_periodic.plugins.pbox.limits import Limits
 from miles_periodic.plugins.pbox.node import bundle, layers, runsc
 from miles_periodic.plugins.pbox.node.cgroups import Cgroup, Cgroups, Usage, end_processes
-from miles_periodic.plugins.pbox.node.guest_channel import GuestChannel, Running, open_channel
+from miles_periodic.plugins.pbox.node.guest_channel import GuestChannel, Running
 from miles_periodic.plugins.pbox.outcomes import (
     Exited,
     InfrastructureFailure,
@@ -26,7 +25,6 @@ from miles_periodic.plugins.pbox.outcomes import (
     TimedOut,
 )
 
-START_SECONDS = 30.0
 #: From a kill order to the end of its command; a sandbox that takes longer is destroyed.
 KILL_SECONDS = 2.0
 #: What teardown waits for at most, step by step: runsc's own end, and everything's end.
@@ -263,81 +261,3 @@ async def remove_traces(node: Node, name: str, cgroup: Cgroup | None) -> None:
             if error.errno != errno.EBUSY or time.monotonic() > deadline:
                 raise
             await asyncio.sleep(0.002)
-
-
-async def start(node: Node, image: Image, limits: Limits, *, is_used: bool = True) -> Sandbox:
-    """Start a sandbox and wait until its process 1 takes commands.
-
-    is_used: whether somebody waits for it; otherwise those that are used go first.
-    Raises InfrastructureFailure where that does not come to pass; nothing is left of it then, nor
-    where the caller is cancelled.
-    """
-    starting = asyncio.ensure_future(_start(node, image, limits, is_used))
-    try:
-        return await asyncio.shield(starting)
-    except asyncio.CancelledError:
-        starting.add_done_callback(_abandon_started)
-        raise
-
-
-def _abandon_started(started: asyncio.Task[Sandbox]) -> None:
-    if not started.cancelled() and started.exception() is None:
-        abandon(started.result())
-
-
-_abandoned: set[asyncio.Task[None]] = set()
-
-
-def abandon(sandbox: Sandbox) -> None:
-    """Destroy a sandbox that nobody waits for any more."""
-    destroying = asyncio.ensure_future(sandbox.destroy())
-    _abandoned.add(destroying)
-    destroying.add_done_callback(_abandoned.discard)
-
-
-async def _start(node: Node, image: Image, limits: Limits, is_used: bool) -> Sandbox:
-    name = secrets.token_hex(8)  # of one length: runsc takes any prefix of a name for it
-    cgroup = None
-    try:
-        made = layers.make(node.homes / name, image.root, limits, bundle.USER_ID)
-        bundle.write(made, image.python, limits)
-        cgroup = node.cgroups.make(name, limits)
-        cgroup.favour(is_used)
-    except OSError as error:
-        await remove_traces(node, name, cgroup)
-        raise InfrastructureFailure(
-            f"A sandbox's files or control group could not be made: {error}.",
-            remedy="Run the agent as root on a machine where it may mount and make groups.",
-        ) from error
-    channel, ended = await _launch(node, name, made.home, cgroup)
-    sandbox = Sandbox(
-        name, image, limits, made, time.time(), node, cgroup, channel, ended, cgroup.usage()
-    )
-    try:
-        await asyncio.wait_for(asyncio.shield(channel.ready), timeout=START_SECONDS)
-    except (asyncio.TimeoutError, ConnectionResetError) as error:
-        log = sandbox.runtime_log()
-        await sandbox.destroy()
-        raise InfrastructureFailure(
-            f"A sandbox of the image {image.name!r} did not start.",
-            expected=f"process 1, {image.python} of the image, within {START_SECONDS:.0f} seconds",
-            found=log or "nothing in runsc's log",
-            remedy="Read what runsc says; try another --platform.",
-        ) from error
-    except BaseException:
-        await sandbox.destroy()
-        raise
-    return sandbox
-
-
-async def _launch(
-    node: Node, name: str, home: Path, cgroup: Cgroup
-) -> tuple[GuestChannel, asyncio.Task[None]]:
-    (stdin, orders), (answers, stdout) = os.pipe(), os.pipe()
-    try:
-        running = await asyncio.to_thread(node.runsc.run, name, home, cgroup, stdin, stdout)
-    finally:
-        os.close(stdin)
-        os.close(stdout)
-    ended = asyncio.ensure_future(runsc.wait(running))
-    return await open_channel(answers, orders), ended

@@ -36,7 +36,7 @@ def test_what_is_no_list_of_cpus_is_refused(cpus):
 def test_sandboxes_asked_for_together_do_not_all_find_the_last_place(monkeypatch, tmp_path):
     started = []
 
-    async def start(node, image, limits):
+    async def start(node, image, limits, kept=None):
         await asyncio.sleep(0)
         started.append(FakeSandbox())
         return started[-1]
