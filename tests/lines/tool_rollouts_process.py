@@ -83,6 +83,9 @@ class SessionServer(JsonServer):
     def post(self, path, body):
         return {"session_id": "one"}
 
+    def delete(self, path):
+        return {}
+
     def get(self, path):
         if not path.startswith("/sessions/"):
             return {}

@@ -76,16 +76,6 @@ def is_gone(folder):
     return not groups and not mounts and not Path(folder).exists()
 
 
-def test_a_step_of_srun_has_sandboxes_on_cpus_of_their_own(slurm, tmp_path):
-    job, facts_file = script(tmp_path, 0)
-    done = slurm(["srun", f"--cpus-per-task={os.cpu_count()}", str(job)])
-    assert done.returncode == 7, done.stderr
-    facts = json.loads(facts_file.read_text())
-    assert facts["said"] == "hi\n"
-    assert str(facts["sandboxes"]) not in map(str, facts["mine"])
-    assert is_gone(facts["folder"])
-
-
 def test_a_batch_job_that_is_cancelled_leaves_nothing(slurm, tmp_path):
     number, facts = submitted(slurm, tmp_path)
     slurm(["scancel", number], check=True)
@@ -98,12 +88,22 @@ def test_a_job_that_is_preempted_leaves_nothing(slurm, tmp_path):
     wait_for(lambda: is_gone(facts["folder"]), 20, lambda: list(PLACES.glob("**/*")))
 
 
-def test_what_a_job_leaves_that_is_killed_with_its_watchers_the_next_one_sweeps(slurm, tmp_path):
+def test_a_step_of_srun_has_sandboxes_and_sweeps_what_a_job_killed_with_its_watchers_left(
+    slurm, tmp_path
+):
     number, facts = submitted(slurm, tmp_path)
     slurm(["scancel", "--signal=KILL", "--full", number], check=True)
     wait_for(lambda: not slurm(["squeue", "-h", "-j", number]).stdout.strip(), 30, str)
-    (tmp_path / "next").mkdir()
-    job, _ = script(tmp_path / "next", 0)
+    step_has_sandboxes_of_its_own(slurm, tmp_path)
+    wait_for(lambda: is_gone(facts["folder"]), 20, lambda: list(PLACES.glob("**/*")))
+
+
+def step_has_sandboxes_of_its_own(slurm, folder):
+    (folder / "next").mkdir()
+    job, facts_file = script(folder / "next", 0)
     done = slurm(["srun", f"--cpus-per-task={os.cpu_count()}", str(job)])
     assert done.returncode == 7, done.stderr
-    wait_for(lambda: is_gone(facts["folder"]), 20, lambda: list(PLACES.glob("**/*")))
+    facts = json.loads(facts_file.read_text())
+    assert facts["said"] == "hi\n"
+    assert str(facts["sandboxes"]) not in map(str, facts["mine"])
+    assert is_gone(facts["folder"])

@@ -69,16 +69,6 @@ def nothing_is_left(folder):
     raise AssertionError((groups, mounts, list(Path(folder).glob("**/*"))))
 
 
-def test_a_command_and_its_sandboxes_have_cpus_of_their_own_and_nothing_stays():
-    with job(0) as (process, facts):
-        sandboxes = {int(cpu) for cpu in facts["sandboxes"].split(",")}
-        assert facts["said"] == "hi\n"
-        assert set(facts["mine"]).isdisjoint(sandboxes)
-        assert set(facts["mine"]) | sandboxes == os.sched_getaffinity(0)
-        assert process.wait(30) == 7
-        nothing_is_left(facts["folder"])
-
-
 def test_a_job_that_slurm_tells_to_stop_leaves_nothing():
     with job(600) as (process, facts):
         process.terminate()
@@ -86,8 +76,12 @@ def test_a_job_that_slurm_tells_to_stop_leaves_nothing():
         nothing_is_left(facts["folder"])
 
 
-def test_a_job_that_is_killed_whole_leaves_nothing():
+def test_a_command_and_its_sandboxes_have_cpus_of_their_own_and_a_killed_job_leaves_nothing():
     with job(600) as (process, facts):
+        sandboxes = {int(cpu) for cpu in facts["sandboxes"].split(",")}
+        assert facts["said"] == "hi\n"
+        assert set(facts["mine"]).isdisjoint(sandboxes)
+        assert set(facts["mine"]) | sandboxes == os.sched_getaffinity(0)
         os.killpg(process.pid, signal.SIGKILL)
         nothing_is_left(facts["folder"])
 
