@@ -9,7 +9,7 @@ from typing import Any
 
 
 class JsonServer:
-    """A subclass says in `get`, `post` and `delete` what is answered; None is answered with status 404.
+    """A subclass says in `get`, `post` and `delete` what is answered; None is status 404.
 
     It runs from its making on; `close`, or leaving a `with`, ends it. port, url: its address.
     """
