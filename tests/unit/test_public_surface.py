@@ -256,6 +256,7 @@ def test_the_names_of_pbox_are_these():
         "TimedOut",
         "connect",
         "connect_blocking",
+        "rollout_box",
     ]
     assert all(getattr(pbox, name) for name in pbox.__all__)
 
