@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 LIBRARIES := libibverbs1 libnl-3-200 librdmacm1
-SANDBOXES := runsc bubblewrap slurm-wlm munge
+SANDBOXES := runsc bubblewrap slurm-wlm munge skopeo umoci
 SUDO := $(shell [ "$$(id -u)" = 0 ] || command -v sudo)
 
 .DEFAULT_GOAL := help
@@ -21,7 +21,7 @@ rehearse: $(READY) ## Run the whole loop on this machine's CPU, features off and
 test: $(READY) sandboxes lint ## Run every test
 	$(BIN)/pytest
 
-sandboxes: ## Install what the tests of sandboxes run: gVisor, bubblewrap, Slurm
+sandboxes: ## Install what the tests of sandboxes run: gVisor, bubblewrap, Slurm, skopeo, umoci
 	@missing=; for name in $(SANDBOXES); do dpkg -s $$name >/dev/null 2>&1 || missing="$$missing $$name"; done; \
 	if [ -n "$$missing" ]; then \
 	  echo "installing Debian packages:$$missing"; \

@@ -35,6 +35,13 @@ def build_command(
     typer.echo(f"{name} is {image.digest}: {len(image.made_of)} packages in {image.root}")
 
 
+@app.command("pull")
+def pull_command(name: str, source: str, image_dir: ImageDir = DEFAULT_IMAGE_DIR) -> None:
+    """Take an OCI image as skopeo names it, such as docker://python:3.12, by skopeo and umoci."""
+    image = _store(image_dir).pull(name, source)
+    typer.echo(f"{name} is {image.digest}: {image.root}")
+
+
 @app.command("add")
 def add_command(name: str, folder: Path, image_dir: ImageDir = DEFAULT_IMAGE_DIR) -> None:
     """Use a folder with a root file system as an image, where it lies."""

@@ -185,6 +185,7 @@ def test_the_commands_and_their_options_are_these():
         ],
         "miles pbox image": [],
         "miles pbox image build": ["--image-dir"],
+        "miles pbox image pull": ["--image-dir"],
         "miles pbox image add": ["--image-dir"],
         "miles pbox image ls": ["--image-dir"],
         "miles pbox image rm": ["--image-dir"],
@@ -227,7 +228,14 @@ def test_the_commands_and_their_options_are_these():
             "--workspace-mib",
         ],
         "miles bench packing": ["--json"],
-        "miles bench pbox": ["--image-dir", "--json", "--platform", "--repeats", "--sandboxes"],
+        "miles bench pbox": [
+            "--cycles",
+            "--image-dir",
+            "--json",
+            "--platform",
+            "--repeats",
+            "--sandboxes",
+        ],
         "miles bench request-routing": ["--json", "--rollouts", "--servers"],
         "miles bench router-replay": [
             "--experts",

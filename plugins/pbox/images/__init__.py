@@ -2,4 +2,5 @@
 
 store   by digest and name, on a node
 debian  made of Debian's packages
+oci     unpacked from an OCI image
 """

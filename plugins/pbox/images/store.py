@@ -14,13 +14,13 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from miles_periodic.hooks.errors import PeriodicError
 from miles_periodic.hooks.nearest_name import did_you_mean
-from miles_periodic.plugins.pbox.images import debian
+from miles_periodic.plugins.pbox.images import debian, oci
 from miles_periodic.plugins.pbox.node.sandbox import Image
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
@@ -37,10 +37,11 @@ class Stored:
     python: str
     made_of: tuple[str, ...]
     made_at: float
+    environment: dict[str, str] = field(default_factory=dict)
 
     def as_image(self, name: str) -> Image:
         """What a sandbox is started from."""
-        return Image(name, self.root, self.python)
+        return Image(name, self.root, self.python, self.environment)
 
 
 class ImageStore:
@@ -61,6 +62,19 @@ class ImageStore:
                 debian.build(resolved, made / "root", scratch)
                 self._publish(digest, made, made / "root", resolved)
         self._name(name, digest)
+        return self.get(name)
+
+    def pull(self, name: str, source: str) -> Stored:
+        """An OCI image under a name; one of the same digest is fetched, but not unpacked again."""
+        _check(name)
+        with self._scratch() as scratch:
+            fetched = oci.fetch(source, scratch)
+            if not (self.folder / fetched.digest).is_dir():
+                made = scratch / "image"
+                made.mkdir(mode=0o755)
+                environment = oci.unpack(fetched, made / "root", scratch)
+                self._publish(fetched.digest, made, made / "root", [source], environment)
+        self._name(name, fetched.digest)
         return self.get(name)
 
     def add_folder(self, name: str, root: Path) -> Stored:
@@ -119,7 +133,14 @@ class ImageStore:
         with tempfile.TemporaryDirectory(prefix=".making-", dir=self.folder) as scratch:
             yield Path(scratch)
 
-    def _publish(self, digest: str, made: Path, root: Path, made_of: Sequence[str]) -> None:
+    def _publish(
+        self,
+        digest: str,
+        made: Path,
+        root: Path,
+        made_of: Sequence[str],
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         """Put an image under its digest with one rename; another builder may have been first."""
         final = self.folder / digest
         facts = {
@@ -127,6 +148,7 @@ class ImageStore:
             "python": _python_of(root),
             "made_of": list(made_of),
             "made_at": time.time(),
+            "environment": dict(environment or {}),
         }
         (made / "image.json").write_text(json.dumps(facts, indent=1), encoding="utf-8")
         try:

@@ -43,11 +43,15 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """A root file system that sandboxes share. python: its path in there, for process 1."""
+    """A root file system that sandboxes share.
+
+    python: its path in there, for process 1. environment: what its programs want to find set.
+    """
 
     name: str
     root: Path
     python: str = "/usr/bin/python3"
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +140,7 @@ class Sandbox:
     def _start(self, order: CommandOrder, write: Callable[[str, bytes], None]) -> Running:
         return self._channel.start(
             order.words,
-            bundle.ENVIRONMENT | dict(order.environment),
+            {**bundle.ENVIRONMENT, **self.image.environment, **order.environment},
             os.path.join(bundle.WORK, order.folder),
             order.user_id,
             order.output_limit_bytes,
