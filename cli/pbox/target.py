@@ -49,7 +49,8 @@ def connected(address: str, token_file: Path, job: str) -> Iterator[BlockingHost
     """A connection to the agent. Raises PeriodicError where the extra or the agent is missing."""
     with needing_the_extra():
         from miles_periodic.plugins.pbox.client.blocking import connect_blocking
-    with connect_blocking(address, token_file=token_file, job=job, timeout_seconds=10) as host:
+    first = address.split(",")[0]
+    with connect_blocking(first, token_file=token_file, job=job, timeout_seconds=10) as host:
         yield host
 
 

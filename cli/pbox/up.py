@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import signal
@@ -13,8 +14,10 @@ from typing import Annotated
 import typer
 
 from miles_periodic.cli import messages
+from miles_periodic.cli.pbox.nodes import meeting_of_this_step, own_name
 from miles_periodic.cli.pbox.target import DEFAULT_IMAGE_DIR, ImageDir, needing_the_extra
 from miles_periodic.hooks.errors import PeriodicError
+from miles_periodic.plugins.pbox.agent.tokens import add_job
 
 _CODE = "from miles_periodic.cli.main import main; main()"
 STOP_SECONDS = 20
@@ -41,12 +44,20 @@ def up_command(
     memory_mib: Annotated[
         int | None, typer.Option(metavar="N", help="Memory of all sandboxes together, in MiB.")
     ] = None,
+    share: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="A folder that all nodes see, to meet in."),
+    ] = None,
+    listen_on: Annotated[
+        str, typer.Option(metavar="HOST", help="With --share: what other nodes call this one.")
+    ] = "",
 ) -> None:
     """Run a command of a job with sandboxes beside it, as in `srun miles pbox up -- COMMAND`.
 
     The CPUs that the job was given are split in two: the command is pinned to one part, sandboxes
     to the other. PBOX_ADDRESS and PBOX_TOKEN_FILE lead the command to them. With several nodes,
-    run it once per node. The exit status is the command's.
+    run it once per node; with --share, PBOX_ADDRESS has all of their agents, this node's first.
+    The exit status is the command's.
     """
     from miles_periodic.plugins.pbox.cpu_lists import written_cpus
     from miles_periodic.plugins.pbox.cpu_split import split
@@ -62,9 +73,16 @@ def up_command(
     options += ["--platform", platform, "--cpus", written_cpus(cpus.sandboxes)]
     options += [word for pair in warm or () for word in ("--warm", pair)]
     options += ["--memory-mib", str(memory_mib)] if memory_mib else []
-    with _Agent(folder, name, options) as address:
+    meeting = meeting_of_this_step(share) if share is not None else None
+    listen = f"{listen_on or own_name()}:0" if meeting else f"unix:{folder}/socket"
+    with contextlib.ExitStack() as held:
+        if meeting:
+            held.callback(meeting.leave)
+        token = meeting.token() if meeting else ""
+        address = held.enter_context(_Agent(folder, name, listen, token, options))
+        addresses = meeting.addresses(address) if meeting else [address]
         os.sched_setaffinity(0, cpus.trainer)
-        environment = {"PBOX_ADDRESS": address, "PBOX_TOKEN_FILE": f"{folder}/tokens"}
+        environment = {"PBOX_ADDRESS": ",".join(addresses), "PBOX_TOKEN_FILE": f"{folder}/tokens"}
         status = _run(words, os.environ | environment)
     raise typer.Exit(status)
 
@@ -78,16 +96,21 @@ def _name() -> str:
 class _Agent:
     """An agent as a child, in a session of its own: signals for the job reach it through us."""
 
-    def __init__(self, folder: Path, name: str, options: list[str]) -> None:
+    def __init__(
+        self, folder: Path, name: str, listen: str, token: str, options: list[str]
+    ) -> None:
         self.folder = folder
+        self.token = token
         self.command = [
-            sys.executable, "-c", _CODE, "pbox", "agent", "--listen", f"unix:{folder}/socket",
+            sys.executable, "-c", _CODE, "pbox", "agent", "--listen", listen,
             "--token-file", f"{folder}/tokens", "--state-dir", f"{folder}/state",
             "--cgroup", f"pbox-{name}", "--stop-with-stdin", *options,
         ]  # fmt: skip
 
     def __enter__(self) -> str:
         self.folder.mkdir(parents=True, mode=0o700)
+        if self.token:
+            add_job(self.folder / "tokens", "default", self.token)
         self.process = subprocess.Popen(
             self.command,
             stdin=subprocess.PIPE,

@@ -177,10 +177,12 @@ def test_the_commands_and_their_options_are_these():
         "miles pbox up": [
             "--image",
             "--image-dir",
+            "--listen-on",
             "--memory-mib",
             "--platform",
             "--runsc",
             "--sandbox-cpus",
+            "--share",
             "--warm",
         ],
         "miles pbox image": [],

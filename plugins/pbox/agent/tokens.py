@@ -53,11 +53,11 @@ class Tokens:
             self._read_at = (stat.st_mtime_ns, stat.st_ino)
 
 
-def add_job(file: Path, job: str) -> str:
-    """Give a job a new token, in place of the one that it had; the token."""
+def add_job(file: Path, job: str, token: str = "") -> str:
+    """Give a job a token, a new one where none is given, in place of the one it had; the token."""
     if not job or any(sign.isspace() for sign in job):
         raise PeriodicError(f"{job!r} is no name for a job.", remedy="Use one word.")
-    token = secrets.token_urlsafe(32)
+    token = token or secrets.token_urlsafe(32)
     before = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
     lines = [line for line in before if line.split()[:1] != [job]] + [f"{job} {token}"]
     staged = file.with_name(f".{file.name}.{secrets.token_hex(4)}")

@@ -103,12 +103,13 @@ async def connect(
 ) -> AsyncIterator[Host]:
     """Connect to an agent; when the block or this process ends, its sandboxes are destroyed.
 
-    address: `unix:PATH` or `http://HOST:PORT`; the variable PBOX_ADDRESS where it is empty.
+    address: `unix:PATH` or `http://HOST:PORT`; the variable PBOX_ADDRESS where it is empty, and of
+    several agents in it the first, which is this node's.
     token, or else token_file (PBOX_TOKEN_FILE) and a job in it where it has several.
     Raises InfrastructureFailure where no agent answers in time, PeriodicError where something is
     missing.
     """
-    address = address or _from_environment(ADDRESS_VARIABLE, "an agent's address")
+    address = address or _from_environment(ADDRESS_VARIABLE, "an agent's address").split(",")[0]
     token = token or read_token(
         Path(token_file or _from_environment(TOKEN_FILE_VARIABLE, "a token file")), job
     )
