@@ -25,8 +25,11 @@ sandboxes: ## Install what the tests of sandboxes run: gVisor, bubblewrap, Slurm
 	@missing=; for name in $(SANDBOXES); do dpkg -s $$name >/dev/null 2>&1 || missing="$$missing $$name"; done; \
 	if [ -n "$$missing" ]; then \
 	  echo "installing Debian packages:$$missing"; \
-	  $(SUDO) apt-get update -qq && $(SUDO) apt-get install -y -qq --no-install-recommends $$missing \
-	    || echo "not installed:$$missing; the tests that need them are skipped and say so"; \
+	  $(SUDO) apt-get update -qq; \
+	  for name in $$missing; do \
+	    $(SUDO) apt-get install -y -qq --no-install-recommends $$name \
+	      || echo "$$name is not installed: the tests that need it are skipped and say so"; \
+	  done; \
 	fi
 
 unit: $(READY) ## Run the tests that need no upstream
