@@ -19,7 +19,7 @@ rehearse: $(READY) ## Run the whole loop on this machine's CPU, features off and
 	$(BIN)/periodic --plugins periodic rehearse --report rehearsal/report.html --json rehearsal/result.json
 
 test: $(READY) sandboxes lint ## Run every test
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses 2
 
 sandboxes: ## Install what the tests of sandboxes run: gVisor, bubblewrap, Slurm, skopeo, umoci
 	@missing=; for name in $(SANDBOXES); do dpkg -s $$name >/dev/null 2>&1 || missing="$$missing $$name"; done; \

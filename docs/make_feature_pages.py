@@ -29,6 +29,8 @@ MEASURED_BY = {
     "fused-linear-cross-entropy": ("bench loss",),
     "chunked-checkpoint-staging": ("bench checkpoint-staging",),
 }
+#: Lines of tables up to which a section is shown as a whole, and rows of a longer one.
+MAX_LINES = 24
 MAX_ROWS = 8
 INDEX = """# Features
 
@@ -181,8 +183,10 @@ def _anchor(heading: str) -> str:
 
 
 def _beginning(section: str) -> str:
-    """A section to the end of its first table, of which only the first rows are shown."""
+    """A section; of a long one the first rows of its first table, and what stands before it."""
     lines = section.splitlines()
+    if sum(line.startswith("|") for line in lines) <= MAX_LINES:
+        return section.strip()
     shown = list(_to_end_of_table(lines))
     start = next((n for n, line in enumerate(shown) if line.startswith("|")), len(shown))
     rows = shown[start + 2 :]

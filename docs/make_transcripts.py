@@ -19,12 +19,16 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from miles_periodic.hooks.cache_folder import cache_folder
+
 DOCS = Path(__file__).parent
 PAGES = ("failures.md", "new-release.md", "own-plugin.md")
 FILE = re.compile(r'^```\w+ title="([^"]+)"\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 SESSION = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PROVOKED = re.compile(r"(<!-- provoked: (\w+) -->\n\n```text\n)(.*?)(^```$)", re.M | re.DOTALL)
 NOT_ASKED_FOR = re.compile(r"(?:^[a-z-]+\n(?:\w+ +off +not asked for *\n)+\n)+", re.MULTILINE)
+#: Sessions that the others rely on: what they install, and the wheels that they fetch.
+FIRST = ("$ pip install", "$ miles compat add")
 #: Packages that a page installs, below its folder.
 SITE = "site"
 TIMEOUT_SECONDS = 240
@@ -34,7 +38,7 @@ _MILES = (
 
 
 def page(name: str) -> str:
-    """The page with every session run anew; sessions that install something run first."""
+    """The page with every session run anew."""
     text = (DOCS / name).read_text(encoding="utf-8")
     with tempfile.TemporaryDirectory() as parent:
         folder = Path(parent, "here").resolve()
@@ -42,8 +46,7 @@ def page(name: str) -> str:
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             (folder / path).write_text(content, encoding="utf-8")
         sessions = SESSION.findall(text)
-        installing = [session for session in sessions if session.startswith("$ pip install")]
-        done = {session: _run(session, folder) for session in installing}
+        done = {each: _run(each, folder) for each in sessions if each.startswith(FIRST)}
         rest = [session for session in dict.fromkeys(sessions) if session not in done]
         with ThreadPoolExecutor(4) as pool:
             done |= dict(zip(rest, pool.map(lambda s: _run(s, folder), rest), strict=True))
@@ -57,6 +60,9 @@ def _run(session: str, folder: Path) -> str:
     parts = []
     for line in re.findall(r"^\$ (.+)$", session, re.MULTILINE):
         status, output = _output(line, folder)
+        # The process table cuts off what follows a long path.
+        script = rf"\1/venv/bin/python {line.split()[-1]})"
+        output = re.sub(r"(driver \(pid \d+ on [^:]+: )[^)\n]*\)", script, output)
         parts += [f"$ {line}", *_shown(output, folder)]
         parts += [f"exit status {status}"] if status else []
     return "\n".join([*parts, ""])
@@ -93,7 +99,8 @@ def _command(words: list[str]) -> list[str]:
 
 def _environment(folder: Path) -> dict[str, str]:
     """This process's, without its colours and without a plan or settings of anybody's."""
-    kept = {n: v for n, v in os.environ.items() if not n.startswith(("MILES", "RAY_", "PYTEST_"))}
+    left_out = ("MILES", "RAY_", "PYTEST_", "XDG_CACHE_HOME")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
     path = [*filter(None, kept.get("PYTHONPATH", "").split(":")), str(folder / SITE)]
     plain = {"COLUMNS": "110", "NO_COLOR": "1", "TERM": "dumb", "PYTHONUNBUFFERED": "1"}
     return kept | plain | {"PYTHONPATH": ":".join(path), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
@@ -107,6 +114,7 @@ def _shown(output: str, folder: Path) -> Iterator[str]:
     plain = {
         str(folder): "/work",
         str(Path(sys.prefix)): "/venv",
+        str(cache_folder()): "~/.cache/miles-periodic",
         str(Path.home() / ".cache"): "~/.cache",
         f"on {socket.gethostname()}:": "on node-1:",
     }

@@ -135,6 +135,27 @@ def test_a_process_of_a_role_that_never_said_hello_is_found_in_the_process_table
         mute.communicate(b"\n", timeout=10)
 
 
+def test_the_launchers_own_child_is_found_whatever_its_title_shows():
+    import os
+    import subprocess
+    import sys
+
+    from miles_periodic.compat.manifest import RUN_ID
+    from miles_periodic.compat.roll_call.absent import absent_processes
+
+    binding = Binding("a/driver", "miles", "x:y", "m:f", processes=("driver",))
+    with RollCallServer([binding], run_id="own") as server:
+        environment = {**os.environ, RUN_ID: "own"}
+        command = [sys.executable, "-S", "-c", "input()"]
+        mute = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE)
+        try:
+            assert absent_processes(server) == []
+            server.roll.driver_pid = mute.pid
+            assert [pid for pid, _ in absent_processes(server)] == [mute.pid]
+        finally:
+            mute.communicate(b"\n", timeout=10)
+
+
 def test_a_run_that_no_process_joined_says_that_the_boot_line_did_not_run(server):
     with pytest.raises(RollCallError, match="nothing was bound in any"):
         server.require_joined(patience_seconds=0.0)
