@@ -8,6 +8,7 @@ options       the options that select plugins and settings
 selected      options to features, settings and plan
 launch        one run: plan, roll call, child process, verdict
 plan          `miles plan`
+reshard       `miles reshard`
 rehearsal/    `miles rehearse`
 bench/        `miles bench`
 pbox/         `miles pbox`

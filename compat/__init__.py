@@ -17,6 +17,7 @@ drift           whether the targets of an injection look as they were known
 session_support whether a feature reaches rollouts through Miles's session server
 matrix/         every feature against every release in range
 plan            feature x upstream to a decision, with the environment it was made for
+decide          one feature on one upstream: its probe, its settings, the known shapes
 environment     what else decides: Python, torch, devices, Ray, runsc, Slurm
 manifest        the plan as every process of a run receives it
 boot            what the .pth line starts in a process of a run

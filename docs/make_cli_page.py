@@ -20,7 +20,7 @@ everything after it goes to the script untouched.
 
 | exit status | of | meaning |
 |---|---|---|
-| 1 | `rehearse`, `bench packing`, `bench offload` | a check or a goal was missed |
+| 1 | `rehearse`, `bench packing`, `bench offload`, `bench reshard` | a check or a goal was missed |
 | 1 | `compat matrix --check`, `upstream verify` | the sources say otherwise |
 | 2 | every command | something to change, found before anything was started |
 | 3 | a script | the roll call failed; every process of the run on this node was ended |

@@ -28,6 +28,7 @@ MEASURED_BY = {
     "chunked-optimizer-offload": ("bench offload",),
     "fused-linear-cross-entropy": ("bench loss",),
     "chunked-checkpoint-staging": ("bench checkpoint-staging",),
+    "fast-resharding": ("bench reshard",),
 }
 #: Lines of tables up to which a section is shown as a whole, and rows of a longer one.
 MAX_LINES = 24

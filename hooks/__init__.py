@@ -5,6 +5,7 @@ errors           what a user is told: feature, tree, target, expected, found, re
 feature          what a feature states about itself
 conditions       what the sources of a tree must show, as plain values
 cache_folder     where what was fetched is kept
+conflicts        arguments that a feature cannot have beside it
 nearest_name     the closest known name to a mistyped one
 selection        `--plugins` text to the features that are on
 settings         TOML, environment and command line to one frozen model per feature

@@ -148,16 +148,16 @@ def index(tmp_path, monkeypatch) -> Callable[..., None]:
 def megatron_ranks(unpacked, tmp_path_factory) -> Callable[..., dict[int, list[dict]]]:
     """`megatron_ranks(label, script, *words, worlds=(1, 2))`: facts by world size, then by rank.
 
-    label: one of megatron_ranks.TREES. script: a file of tests/lines, see
-    compat/cpu/megatron_alone.py. Each is run once per session, all worlds in one go.
+    label: one of megatron_ranks.TREES, or the folder of a checkout. script: a file of tests/lines,
+    see compat/cpu/megatron_alone.py. Each is run once per session, all worlds in one go.
     """
     known: dict[tuple, dict[int, list[dict]]] = {}
 
     def facts(label: str, script: str, *words: str, worlds: tuple[int, ...] = (1, 2), **limits):
         asked = (label, script, words, worlds)
         if asked not in known:
-            folder = tmp_path_factory.mktemp(f"{script.removesuffix('.py')}-{label}-")
-            tree = unpacked(*TREES[label])
+            folder = tmp_path_factory.mktemp(f"{script.removesuffix('.py')}-{Path(label).name}-")
+            tree = unpacked(*TREES[label]) if label in TREES else Path(label).resolve()
             known[asked] = run_ranks(tree, script, folder, *words, worlds=worlds, **limits)
         return known[asked]
 

@@ -152,9 +152,8 @@ def _ways(device: str) -> dict[str, Way]:
     if cross_entropy.is_there():
         ways["logits by Megatron"] = _by_megatron
     ways["ours, torch"] = _ours("torch")
-    for kernel, package in (("liger", "liger_kernel"), ("quack", "quack")):
-        if device == "cuda" and importlib.util.find_spec(package) is not None:
-            ways[f"ours, {kernel}"] = _ours(kernel)
+    if device == "cuda" and importlib.util.find_spec("liger_kernel") is not None:
+        ways["ours, liger"] = _ours("liger")
     return ways
 
 

@@ -128,10 +128,9 @@ def _gate(contender: str, tree: Tree, task: Task, answer: Path) -> Iterator[dict
 
 def _feature(task: Task) -> FeatureReference:
     (kind,) = [feature for feature in features() if feature.slug == OFFLOADED]
-    mib = 1 << 20
     settings: dict[str, Any] = {
-        "workspace_mib": task.workspace_bytes // mib,
-        "chunk_mib": task.chunk_bytes // mib if task.chunk_bytes else None,
+        "workspace_bytes": task.workspace_bytes,
+        "chunk_bytes": task.chunk_bytes,
         "moment_dtype": task.moment_dtype,
     }
     return FeatureReference.of(kind, kind.settings_model(**settings))

@@ -26,11 +26,13 @@ NEEDS_TORCH = {
     "miles_periodic.compat.cpu.cuda_mode",
     "miles_periodic.compat.cpu.fused_adam",
     "miles_periodic.compat.cpu.megatron_models",
+    "miles_periodic.compat.cpu.megatron_saves",
     *(
         f"{OFFLOAD}.{name}"
         for name in (
             "adam",
             "exchange",
+            "gradients",
             "host_memory",
             "lanes",
             "moments",

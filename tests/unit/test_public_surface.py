@@ -44,6 +44,7 @@ def test_the_hooks_are_these():
         "complete_arguments",
         "data_parallel_rank",
         "expected_prefix_tokens",
+        "export_checkpoint",
         "generate_request_fields",
         "offloaded_optimizer",
         "reaches_into_sessions",
@@ -74,6 +75,7 @@ def test_the_hooks_that_only_one_feature_may_answer_are_these():
         "checkpoint_waves",
         "data_parallel_rank",
         "expected_prefix_tokens",
+        "export_checkpoint",
         "offloaded_optimizer",
         "routed_experts_for_training",
         "routed_experts_of_pair",
@@ -89,7 +91,7 @@ def test_the_hooks_that_only_one_feature_may_answer_are_these():
 
 def test_the_features_and_their_settings_are_these():
     assert {f.slug: sorted(f.settings_model.model_fields) for f in features()} == {
-        "chunked-optimizer-offload": ["chunk_mib", "moment_dtype", "workspace_mib"],
+        "chunked-optimizer-offload": ["chunk_bytes", "moment_dtype", "workspace_bytes"],
         "chunked-checkpoint-staging": ["allow_async_save", "staging_bytes"],
         "cost-aware-packing": ["megatron_scheduler", "recompute", "seed", "time_budget_seconds"],
         "decode-radix-cache": ["prove_reuse", "refuse_unpaired"],
@@ -102,6 +104,7 @@ def test_the_features_and_their_settings_are_these():
             "max_rank_bytes",
             "prove_round_trip",
         ],
+        "fast-resharding": ["stop_on_failure", "verify", "workers"],
         "fused-linear-cross-entropy": ["chunk_tokens", "chunk_vocabulary", "kernel"],
         "kv-preservation": ["max_off_policy_steps", "pause_in_place", "prove_salt", "salt"],
         "request-routing": [
@@ -192,6 +195,20 @@ def test_the_commands_and_their_options_are_these():
         "miles pbox image ls": ["--image-dir"],
         "miles pbox image rm": ["--image-dir"],
         "miles pbox image prune": ["--image-dir"],
+        "miles reshard": [
+            "--address",
+            "--config",
+            "--dtype",
+            "--ignore",
+            "--json",
+            "--model-type",
+            "--quantize",
+            "--resume",
+            "--set",
+            "--shard-bytes",
+            "--verify",
+            "--workers",
+        ],
         "miles compat": [],
         "miles compat add": ["--dry-run", "--lines"],
         "miles compat matrix": [
@@ -238,6 +255,7 @@ def test_the_commands_and_their_options_are_these():
             "--repeats",
             "--sandboxes",
         ],
+        "miles bench reshard": ["--folder", "--gigabytes", "--json", "--without-materialising"],
         "miles bench request-routing": ["--json", "--rollouts", "--servers"],
         "miles bench router-replay": [
             "--experts",

@@ -5,7 +5,8 @@ import json
 import pytest
 
 from miles_periodic.compat import catalog as catalog_module
-from miles_periodic.compat import drift, fingerprints, plan
+from miles_periodic.compat import decide as decide_module
+from miles_periodic.compat import drift, fingerprints
 from miles_periodic.compat.binding import Binding
 from miles_periodic.compat.catalog import every_name
 from miles_periodic.compat.fingerprints import Fingerprint, KnownShape, fingerprint_of
@@ -53,7 +54,7 @@ def catalog(monkeypatch):
         },
         "lengthen": {"miles": lambda tree: Native("has it", seen)},
     }
-    monkeypatch.setattr(plan, "PROBES", probes)
+    monkeypatch.setattr(decide_module, "PROBES", probes)
 
 
 @pytest.fixture
@@ -276,8 +277,8 @@ class Idle(Feature):
 
 
 def decide_for(feature, tree, monkeypatch):
-    monkeypatch.setattr(plan, "HOOK_BINDINGS", {"complete_arguments": ("rollout/turn",)})
-    monkeypatch.setattr(plan, "names_for_hooks", lambda hooks, tree: ("rollout/turn",))
+    monkeypatch.setattr(decide_module, "HOOK_BINDINGS", {"complete_arguments": ("rollout/turn",)})
+    monkeypatch.setattr(decide_module, "names_for_hooks", lambda hooks, tree: ("rollout/turn",))
     made = make_plan([feature], [feature.slug], {"miles": tree}, environment={})
     (row,) = made.rows
     return row.decision
@@ -312,7 +313,9 @@ def offered(miles, monkeypatch):
     def decided(text=BODY):
         names = {"far": ("rollout/turn",)}
         monkeypatch.setattr(
-            plan, "names_for_settings", lambda s, u, on, t: tuple(n for k in on for n in names[k])
+            decide_module,
+            "names_for_settings",
+            lambda s, u, on, t: tuple(n for k in on for n in names[k]),
         )
         return decide(miles(text), "lengthen", settings={"lengthen": Far(far=None)})
 
@@ -335,7 +338,7 @@ def test_a_setting_that_is_on_turns_native_into_its_own_bindings(miles, monkeypa
     def names(slug, upstream, settings_on, tree):
         return tuple(n for s in settings_on for n in needed.get((slug, upstream, s), ()))
 
-    monkeypatch.setattr(plan, "names_for_settings", names)
+    monkeypatch.setattr(decide_module, "names_for_settings", names)
     assert isinstance(decide(miles(), "lengthen"), Native)
     on = decide(miles(), "lengthen", settings={"lengthen": Far(far=True)})
     assert on.bindings == ("rollout/turn",) and on.evidence

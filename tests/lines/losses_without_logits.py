@@ -1,73 +1,53 @@
-"""Two gloo ranks of one real Megatron-core: its own losses and gradients, and ours, compared.
+"""Losses and gradients of one real Megatron-core over two ranks: its own, and ours.
 
-    loss_process.py TREE
-
-Prints one JSON line of rank 0: for each case the largest differences, and the largest tensor that
-each way ever made. A model of one layer is built by Megatron's own GPTModel; native means the same
-object with the unbound method.
+See compat/cpu/megatron_alone.py, which runs it. For each case the facts are the largest
+differences, and the largest tensor that each way ever made. A model of one layer is built by
+Megatron's own GPTModel; native means the same object with the unbound method.
 """
 
 from __future__ import annotations
 
-import importlib
-import json
 import os
-import sys
-import tempfile
-from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from lone_process import join
-from torch.utils._python_dispatch import TorchDispatchMode
+from loss_model import (
+    HIDDEN,
+    NUM_POSITIONS,
+    NUM_SEQUENCES,
+    VOCABULARY,
+    Largest,
+    build,
+    inputs,
+    native,
+    norms_of_torch,
+    parallel,
+)
 
 from miles_periodic.compat.catalog import binding_names, bindings_named
-from miles_periodic.compat.cpu.cuda_on_cpu import cuda_functions_on_cpu
-from miles_periodic.compat.cpu.pinned_memory import allocate_pageable
+from miles_periodic.compat.cpu.megatron_alone import Rank
 from miles_periodic.compat.manifest import FeatureReference, RunManifest
 from miles_periodic.compat.tree import Tree
 
 SLUG = "fused-linear-cross-entropy"
 FEATURE = "miles_periodic.plugins.fused_linear_cross_entropy.feature:FusedLinearCrossEntropy"
-NUM_RANKS = 2
-NUM_SEQUENCES, NUM_POSITIONS, VOCABULARY, HIDDEN = 2, 32, 1024, 32
 TEMPERATURE = 0.7
 
 
-def bind(tree: str) -> None:
-    """Everything that both ranks need, imported once before they part."""
-    torch.set_num_threads(1)
-    sys.path.insert(0, tree)
+def before_import() -> None:
     os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] = "1"
-    cuda_functions_on_cpu(torch)
-    allocate_pageable(torch)
-    names = binding_names(SLUG, "megatron", Tree.at("megatron", Path(tree)))
+    tree = Tree.at("megatron", Path(os.environ["PYTHONPATH"].split(os.pathsep)[0]))
     settings = {"chunk_tokens": 24, "chunk_vocabulary": 300}
     features = (FeatureReference(SLUG, FEATURE, settings),)
-    join(RunManifest("run", "", "", features, bindings_named(names)))
+    bindings = bindings_named(binding_names(SLUG, "megatron", tree))
+    join(RunManifest("run", "", "", features, bindings))
     norms_of_torch()
-    importlib.import_module("megatron.core.models.gpt")
-    importlib.import_module("megatron.core.pipeline_parallel")
 
 
-def in_line(rank: int, meeting: str, answers: str) -> None:
-    """One rank."""
-    from miles_periodic.compat.cpu.cuda_mode import CudaOnCpu
-
-    dist.init_process_group(
-        "gloo", init_method=f"file://{meeting}", rank=rank, world_size=NUM_RANKS
-    )
-    with CudaOnCpu():
-        found = everything()
-    if rank == 0:
-        Path(answers).write_text(json.dumps(found), encoding="utf-8")
-    dist.barrier()
-    dist.destroy_process_group()
-
-
-def everything() -> dict:
+def facts(rank: Rank) -> dict:
     cases = []
     for tensor_size, sequence, tied, dtype in product(
         (1, 2), (False, True), (False, True), (torch.float32, torch.bfloat16)
@@ -85,7 +65,9 @@ def everything() -> dict:
                 "tied": tied,
                 "dtype": str(dtype),
             }
-            cases += [case | both_ways(model, how) for how in (of_labels, of_log_probs)]
+            cases += [
+                case | both_ways(model, how) for how in (of_labels, of_masked_labels, of_log_probs)
+            ]
     with parallel(tensor_model_parallel_size=1, pipeline_model_parallel_size=2):
         schedules = through_the_schedules()
     with parallel(tensor_model_parallel_size=1):
@@ -100,82 +82,20 @@ def everything() -> dict:
     }
 
 
-def norms_of_torch():
-    """Megatron's torch norm refuses sequence parallelism, where its own needs Apex or TE."""
-    from megatron.core.transformer.torch_norm import WrappedTorchNorm
-
-    def norm(cls, config, hidden_size, eps=1e-5, **others):
-        return torch.nn.LayerNorm(hidden_size, eps)
-
-    WrappedTorchNorm.__new__ = norm
-
-
-@contextmanager
-def parallel(**sizes):
-    from megatron.core import parallel_state, tensor_parallel
-
-    parallel_state.initialize_model_parallel(**sizes)
-    tensor_parallel.model_parallel_cuda_manual_seed(1)
-    try:
-        yield
-    finally:
-        parallel_state.destroy_model_parallel()
-
-
-def build(tensor_size=1, sequence=False, tied=False, dtype=torch.float32, **stages):
-    from megatron.core.models.gpt import GPTModel
-    from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
-    from megatron.core.transformer.module import Float16Module
-    from megatron.core.transformer.transformer_config import TransformerConfig
-
-    torch.manual_seed(3)
-    pipeline_size = 2 if stages else 1
-    config = TransformerConfig(
-        num_layers=pipeline_size,
-        hidden_size=HIDDEN,
-        num_attention_heads=2,
-        use_cpu_initialization=True,
-        tensor_model_parallel_size=tensor_size,
-        pipeline_model_parallel_size=pipeline_size,
-        sequence_parallel=sequence,
-        params_dtype=dtype,
-        pipeline_dtype=dtype,
-        bf16=dtype == torch.bfloat16,
-        attention_dropout=0.0,
-        hidden_dropout=0.0,
-        init_method_std=0.2,
-        gradient_accumulation_fusion=False,
-    )
-    model = GPTModel(
-        config,
-        get_gpt_layer_local_spec(),
-        vocab_size=VOCABULARY,
-        max_sequence_length=NUM_POSITIONS,
-        parallel_output=True,
-        share_embeddings_and_output_weights=tied,
-        **stages,
-    )
-    return Float16Module(config, model) if dtype == torch.bfloat16 else model
-
-
-def inputs():
-    generator = torch.Generator().manual_seed(7)
-    shape = (NUM_SEQUENCES, NUM_POSITIONS)
-    tokens = torch.randint(VOCABULARY, shape, generator=generator)
-    labels = torch.randint(VOCABULARY, shape, generator=generator)
-    weights = torch.rand(shape, generator=generator) * (
-        torch.rand(shape, generator=generator) > 0.4
-    )
-    mask = torch.ones(1, 1, NUM_POSITIONS, NUM_POSITIONS, dtype=torch.bool).triu(1)
-    positions = torch.arange(NUM_POSITIONS).expand(shape)
-    return tokens, labels, weights, mask, positions
-
-
 def of_labels(model):
     """Megatron's own per-token loss of labels, weighted."""
     tokens, labels, weights, mask, positions = inputs()
     losses = model(tokens, positions, mask, labels=labels)
     return losses, (losses.float() * weights).sum()
+
+
+def of_masked_labels(model):
+    """The same where some labels lie outside of the vocabulary, and no mask spares them."""
+    tokens, labels, weights, mask, positions = inputs()
+    labels = labels.clone()
+    labels[0, ::3], labels[1, ::4], labels[1, 1::4] = -100, -1, VOCABULARY + 5
+    losses = model(tokens, positions, mask, labels=labels)
+    return losses, (losses.float() * (weights + 0.1)).sum()
 
 
 def of_log_probs(model):
@@ -193,7 +113,7 @@ def of_log_probs(model):
             head=logits.flat_head(),
             targets=labels.flatten(),
             temperature=TEMPERATURE,
-            ignore_index=None,
+            any_target=False,
             with_entropy=False,
         )
         losses = -log_probs.view(labels.shape)
@@ -209,21 +129,6 @@ def exact_losses(model):
     return losses.view(labels.shape).detach()
 
 
-class Largest(TorchDispatchMode):
-    """The most elements that any one result had, and its shape."""
-
-    def __init__(self):
-        super().__init__()
-        self.numel, self.shape = 0, ()
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        result = func(*args, **(kwargs or {}))
-        for tensor in result if isinstance(result, tuple | list) else (result,):
-            if isinstance(tensor, torch.Tensor) and tensor.numel() > self.numel:
-                self.numel, self.shape = tensor.numel(), tuple(tensor.shape)
-        return result
-
-
 def run(model, how):
     model.zero_grad(set_to_none=True)
     with Largest() as largest:
@@ -231,18 +136,6 @@ def run(model, how):
         total.backward()
     gradients = {name: p.grad.float().clone() for name, p in model.named_parameters()}
     return losses.detach().float(), gradients, largest
-
-
-@contextmanager
-def native():
-    from megatron.core.models.gpt.gpt_model import GPTModel
-
-    bound = vars(GPTModel)["_postprocess"]
-    GPTModel._postprocess = bound.__wrapped__
-    try:
-        yield
-    finally:
-        GPTModel._postprocess = bound
 
 
 def both_ways(model, how):
@@ -369,13 +262,3 @@ def hooks_run():
         of_log_probs(model)
         of_labels(model)
     return len(seen)
-
-
-if __name__ == "__main__":
-    bind(sys.argv[1])
-    with tempfile.TemporaryDirectory() as folder:
-        meeting, answers = f"{folder}/meeting", f"{folder}/answers"
-        torch.multiprocessing.start_processes(
-            in_line, (meeting, answers), nprocs=NUM_RANKS, start_method="fork"
-        )
-        print(Path(answers).read_text(encoding="utf-8"))
