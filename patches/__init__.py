@@ -1,4 +1,4 @@
 """The same features as codemods for a source checkout: for images, forks and pull requests.
 
-Empty so far: no feature needs a patch set yet.
+edits    edits of a source file by its structure (LibCST)
 """
