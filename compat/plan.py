@@ -17,6 +17,7 @@ from miles_periodic.compat.catalog import (
 )
 from miles_periodic.compat.drift import with_known_shapes, without_known_shape
 from miles_periodic.compat.expiry import remaining, without_replaced
+from miles_periodic.compat.patched import carried
 from miles_periodic.compat.probes import PROBES, Probe
 from miles_periodic.compat.session_support import with_sessions
 from miles_periodic.compat.tree import Tree
@@ -133,6 +134,7 @@ def _as_json(upstream: str, decision: Decision) -> dict[str, Any]:
     }
     if isinstance(decision, Inject):
         entry["bindings"] = list(decision.bindings)
+        entry["in_sources"] = list(decision.in_sources)
     if isinstance(decision, Unsupported):
         for key in ("target", "expected", "found", "remedy"):
             entry[key] = getattr(decision, key)
@@ -252,7 +254,9 @@ def _decide(question: _Question, tree: Tree | None) -> Decision:
             decision = without_replaced(decision, question.replacements, tree)
         if isinstance(decision, Inject):
             known = with_known_shapes(decision, question.slug, tree, question.accept_drift)
-            return with_sessions(known, question.slug, tree, question.accept_drift)
+            decision = with_sessions(known, question.slug, tree, question.accept_drift)
+        if isinstance(decision, Inject):
+            decision = replace(decision, in_sources=carried(decision.bindings, tree))
     except (PeriodicError, OSError) as error:
         return _unreadable(tree, error)
     return decision

@@ -16,6 +16,9 @@ class Member:
     def report_applied(self, binding, applied):
         pass
 
+    def report_in_sources(self, names):
+        pass
+
     def count(self, name):
         pass
 
