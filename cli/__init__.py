@@ -11,5 +11,6 @@ plan          `miles plan`
 rehearsal/    `miles rehearse`
 bench/        `miles bench`
 compat/       `miles compat`: every feature on every release
+patches/      `miles patches`: features as codemods for a checkout
 upstream/     `miles upstream`: the ledger
 """

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from miles_periodic.compat import fingerprints
-from miles_periodic.compat.binding_point import names_at, points_in
 from miles_periodic.compat.catalog import (
     ALWAYS,
     BINDINGS,
@@ -20,6 +19,7 @@ from miles_periodic.compat.drift import without_known_shape
 from miles_periodic.compat.expiry import remaining
 from miles_periodic.compat.probes import PROBES
 from miles_periodic.compat.tree import Tree
+from miles_periodic.hooks.binding_points import names_at, points_in
 from miles_periodic.hooks.conditions import Replacement
 from miles_periodic.hooks.decisions import Inject, Unsupported
 from miles_periodic.hooks.feature import Feature

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from miles_periodic.compat.binding import Binding
-from miles_periodic.compat.binding_point import marked_in, names_at, point, points_in
 from miles_periodic.compat.manifest import RunManifest
 from miles_periodic.compat.roll_call.server import RollCallServer
+from miles_periodic.hooks.binding_points import marked_in, names_at, point, points_in
 
 SOURCE = "def increment(x):\n    return x + 1\n\n\nBEFORE = increment\n"
 DOUBLE, TRIPLE = (
