@@ -74,10 +74,15 @@ def points_of(
     needed = remaining((*own, *_of_settings(feature, on, tree)), replacements, tree)
     if (unknown := without_known_shape(needed, tree)) != ():
         return _drift(unknown[0], tree)
-    names, without = _with_optional(feature, needed, tree, replacements)
-    if set(names) <= set(every_name(ALWAYS.get(tree.upstream, ()))):
+    settings = feature.settings_model()
+    offered, _ = _known(_groups(feature, settings.names_left_open(), tree), tree, replacements)
+    if {*needed, *offered} <= set(every_name(ALWAYS.get(tree.upstream, ()))):
         return Nothing(f"native: {decision.reason}")
-    return Points(_by_module(names), without)
+    others = SETTING_BINDINGS.get(feature.slug, {}).get(tree.upstream, {})
+    sessions = names_for_sessions(feature.slug, tree.upstream, tree)
+    groups = [*_groups(feature, others, tree), sessions]
+    names, without = _known(groups, tree, replacements)
+    return Points(_by_module((*needed, *names)), without)
 
 
 def carried(names: Iterable[str], tree: Tree) -> tuple[str, ...]:
@@ -89,26 +94,23 @@ def _of_settings(feature: type[Feature], settings: Iterable[str], tree: Tree) ->
     return names_for_settings(feature.slug, tree.upstream, settings, tree)
 
 
-def _with_optional(
-    feature: type[Feature],
-    needed: Sequence[str],
-    tree: Tree,
-    replacements: Sequence[Replacement],
+def _groups(feature: type[Feature], settings: Iterable[str], tree: Tree) -> list[tuple[str, ...]]:
+    return [_of_settings(feature, (setting,), tree) for setting in settings]
+
+
+def _known(
+    groups: Iterable[Sequence[str]], tree: Tree, replacements: Sequence[Replacement]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """`needed` and what else is of known shape, setting by setting; and targets that are not."""
-    names, without = [*needed], []
-    groups = [
-        _of_settings(feature, (setting,), tree)
-        for setting in SETTING_BINDINGS.get(feature.slug, {}).get(tree.upstream, {})
-    ]
-    for group in (*groups, names_for_sessions(feature.slug, tree.upstream, tree)):
-        group = remaining(group, replacements, tree)
-        unknown = without_known_shape(group, tree)
+    """The names in those groups of which every target is known, and the targets that are not."""
+    names, without = [], []
+    for group in groups:
+        left = remaining(group, replacements, tree)
+        unknown = without_known_shape(left, tree)
         if unknown:
             without += unknown
         else:
-            names += group
-    return tuple(dict.fromkeys(names)), tuple(dict.fromkeys(without))
+            names += left
+    return tuple(names), tuple(dict.fromkeys(without))
 
 
 def _by_module(names: Iterable[str]) -> dict[str, tuple[str, ...]]:

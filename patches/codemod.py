@@ -1,7 +1,8 @@
 """The codemod of every patch set: a feature's binding points at the ends of the modules it touches.
 
 It is made from the feature's bindings, so that what is patched and what is injected cannot differ.
-LibCST reads the module, finds each target's definition, and writes everything else as it was.
+LibCST finds each target's definition, tells how the file ends its lines, and reads what was made;
+all other bytes stay, also those that it would write otherwise.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ def check(points: Sequence[PointInFile], sources: Mapping[str, bytes]) -> None:
 def put_in(points: Sequence[PointInFile], sources: Mapping[str, bytes]) -> dict[str, bytes]:
     """File to its text with all of those points behind its last line, of the files that change.
 
-    Raises PeriodicError as `check` does, and where LibCST would write a file otherwise.
+    Raises PeriodicError as `check` does.
     """
     check(points, sources)
     missing: dict[str, list[PointInFile]] = {}
@@ -93,9 +94,10 @@ def _appended(file: str, source: bytes, points: Sequence[PointInFile]) -> bytes:
         point(each.feature, each.names, unfinished=unfinished and each is points[0])
         for each in points
     ]
-    written = _edits().append(_module(source, file), "".join(texts)).bytes
-    if not written.startswith(source):
-        raise _unlike(file, "a file that LibCST writes as it stands", "another text")
+    module = _module(source, file)
+    ended = "".join(texts).replace("\n", module.default_newline)
+    written = source + ended.encode(module.encoding)
+    _edits().parsed(written, file)
     return written
 
 

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from patched_trees import PATCHED, patched_copy
+
 from miles_periodic.compat.plan import make_plan
 from miles_periodic.compat.tree import Tree
 from miles_periodic.hooks.decisions import Inject
@@ -32,20 +34,26 @@ RELEASES = [
 CHECKOUT = os.environ.get("MEGATRON_TREE")
 TREES = {"-".join(release[:2]): release for release in RELEASES}
 TREES |= {"checkout": CHECKOUT} if CHECKOUT else {}
+#: What is compared is compared again with the adapter in the sources of the newest release.
+AS_PATCHED = "megatron-core-0.19.2"
 #: Of losses near 5, and of a gradient's largest element. Megatron rounds logits to BF16.
 LARGEST = {"torch.float32": (4e-6, 4e-6), "torch.bfloat16": (0.04, 0.06)}
 
 
-@pytest.fixture(scope="module", params=TREES)
-def tree(request, unpacked):
+@pytest.fixture(scope="module", params=[*TREES, f"{AS_PATCHED}-patched"])
+def tree(request, unpacked, tmp_path_factory):
     if request.param == "checkout":
         return Path(CHECKOUT).resolve()
+    if request.param.endswith("-patched"):
+        stock = unpacked(*TREES[AS_PATCHED])
+        return patched_copy("megatron", stock, SLUG, tmp_path_factory.mktemp("patched"))
     return unpacked(*TREES[request.param])
 
 
 @pytest.fixture(scope="module")
-def computed(tree):
-    command = [sys.executable, "-W", "ignore", str(PROCESS), str(tree)]
+def computed(tree, request):
+    words = [PATCHED] if "patched" in request.node.callspec.id else []
+    command = [sys.executable, "-W", "ignore", str(PROCESS), str(tree), *words]
     done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_SECONDS)
     assert done.returncode == 0, done.stderr[-4000:]
     return json.loads(done.stdout.splitlines()[-1])
