@@ -68,7 +68,7 @@ def points_of(
         return Nothing(f"it touches nothing in {tree.upstream}")
     decision = probe(tree)
     if isinstance(decision, Unsupported):
-        return Nothing(f"cannot be had here: {decision.reason}")
+        return Nothing(_cannot_be_had(decision))
     on = feature.settings_model().names_on()
     own = decision.bindings if isinstance(decision, Inject) else ()
     needed = remaining((*own, *_of_settings(feature, on, tree)), replacements, tree)
@@ -88,6 +88,16 @@ def points_of(
 def carried(names: Iterable[str], tree: Tree) -> tuple[str, ...]:
     """Those of the bindings that stand at a point in their module's sources."""
     return tuple(name for name in names if name in _carried_by(BINDINGS[name].module, tree))
+
+
+def _cannot_be_had(decision: Unsupported) -> str:
+    parts = (
+        ("target", decision.target),
+        ("expected", decision.expected),
+        ("found", decision.found),
+    )
+    known = [f"{name}: {text}" for name, text in parts if text]
+    return "; ".join([f"cannot be had here: {decision.reason}", *known])
 
 
 def _of_settings(feature: type[Feature], settings: Iterable[str], tree: Tree) -> tuple[str, ...]:

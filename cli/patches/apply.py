@@ -26,7 +26,7 @@ from miles_periodic.hooks.errors import PeriodicError
 from miles_periodic.patches.checkout import Checkout
 from miles_periodic.patches.codemod import put_in, sources_of, without_point
 from miles_periodic.patches.rewriting import Rewrite, alone_in, rewrite
-from miles_periodic.patches.states import Applied, Ready, state_of
+from miles_periodic.patches.states import Applied, NotApplicable, Ready, state_of
 
 
 def apply_command(
@@ -48,6 +48,8 @@ def apply_command(
     for each in looked:
         if isinstance(each.state, Applied):
             messages.say("applied before", each.header.name, "dim")
+        elif isinstance(each.state, NotApplicable):
+            messages.say("not applicable", f"{each.header.name}: {each.state.reason}", "dim")
     for each in ready:
         messages.say("applied", f"{each.header.name} in {len(each.state.files)} files", "green")
         for target in each.state.without:

@@ -93,8 +93,11 @@ def look(wanted: Sequence[Header], checkout: Checkout, trees: dict[str, Tree]) -
         if header.nothing:
             yield Looked(header, NotApplicable(header.nothing))
             continue
-        found = points_of(by_slug[header.feature], tree, replacements())
-        yield _looked(header, found, checkout, tree)
+        try:
+            found = points_of(by_slug[header.feature], tree, replacements())
+            yield _looked(header, found, checkout, tree)
+        except (PeriodicError, OSError) as error:
+            yield Looked(header, _unreadable(error, tree))
 
 
 def _looked(
@@ -118,16 +121,25 @@ def _looked(
     return Looked(header, state, points)
 
 
+def _unreadable(error: PeriodicError | OSError, tree: Tree) -> Conflict:
+    """A source that decides and cannot be read stands against one patch set, not all."""
+    parts = error.parts if isinstance(error, PeriodicError) else {}
+    found = error.problem if isinstance(error, PeriodicError) else str(error)
+    target = parts.get("target") or tree.name
+    remedy = parts.get("remedy") or "Repair the tree."
+    return Conflict(target.partition(":")[0], target, "sources that can be read", found, remedy)
+
+
 def refuse_conflicts(looked: Sequence[Looked], checkout: Checkout) -> None:
     """Raise PeriodicError for the first patch set that is in conflict; the message names all."""
     conflicts = [each for each in looked if isinstance(each.state, Conflict)]
     if not conflicts:
         return
     first, *others = conflicts
-    also = f" So are {', '.join(each.header.name for each in others)}." if others else ""
+    also = f", nor {', '.join(each.header.name for each in others)}" if others else ""
     raise PeriodicError(
-        f"The patch set {first.header.name} is in conflict in {first.state.file}, and nothing was "
-        f"written.{also}",
+        f"{first.header.name} does not apply, for {first.state.file} is in conflict{also}; nothing "
+        "was written.",
         feature=first.header.feature,
         tree=str(checkout.root),
         target=first.state.target,

@@ -13,7 +13,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from patched_trees import PATCHED, patched_copy
 
 from miles_periodic.compat.plan import make_plan
@@ -51,8 +50,8 @@ def tree(request, unpacked, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def computed(tree, request):
-    words = [PATCHED] if "patched" in request.node.callspec.id else []
+def computed(tree):
+    words = [PATCHED] if tree.name.startswith("patched") else []
     command = [sys.executable, "-W", "ignore", str(PROCESS), str(tree), *words]
     done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_SECONDS)
     assert done.returncode == 0, done.stderr[-4000:]
