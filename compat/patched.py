@@ -91,11 +91,7 @@ def carried(names: Iterable[str], tree: Tree) -> tuple[str, ...]:
 
 
 def _cannot_be_had(decision: Unsupported) -> str:
-    parts = (
-        ("target", decision.target),
-        ("expected", decision.expected),
-        ("found", decision.found),
-    )
+    parts = ((name, getattr(decision, name)) for name in ("target", "expected", "found"))
     known = [f"{name}: {text}" for name, text in parts if text]
     return "; ".join([f"cannot be had here: {decision.reason}", *known])
 
