@@ -29,7 +29,7 @@ from miles_periodic.compat.roll_call.roll import Roll
 from miles_periodic.compat.roll_call.server import RollCallServer
 from miles_periodic.compat.run_processes import end_processes
 from miles_periodic.compat.server_roles import roles_on
-from miles_periodic.hooks.errors import ROLL_CALL_STATUS, PeriodicError
+from miles_periodic.hooks.errors import ROLL_CALL_STATUS, PeriodicError, RollCallError
 
 #: Ray's own channel for a driver's job configuration; `ray.init` merges it.
 RAY_JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
@@ -181,9 +181,21 @@ def verdict(status: int, roll_call: RollCallServer) -> int:
     if roll_call.roll.failures:
         end_processes(roll_call.run_id)
         return ROLL_CALL_STATUS
-    if status == 0 and not _did_its_work(roll_call.roll):
+    if status == 0 and not (_was_joined(roll_call) and _did_its_work(roll_call.roll)):
         return ROLL_CALL_STATUS
     return 128 - status if status < 0 else status
+
+
+def _was_joined(roll_call: RollCallServer) -> bool:
+    """Whether any process of a run with bindings said hello; says why not."""
+    if not roll_call.roll.bindings:
+        return True
+    try:
+        roll_call.require_joined()
+    except RollCallError as error:
+        messages.error(error)
+        return False
+    return True
 
 
 def _did_its_work(roll: Roll) -> bool:

@@ -12,11 +12,17 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 from hypothesis import settings
+from lanes import Lanes, file_of, place_of
 from megatron_ranks import TREES, run_ranks
 
 # A slow example is no failure: time is measured by `miles bench`, never asserted.
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
+
+# Servers and ranks of one tree start many times: what the first of them compiles is kept.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+# One core per process: the matrices are tiny and the processes many.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 TESTS = Path(__file__).parent
 ROOT = TESTS.parent
@@ -170,5 +176,19 @@ def pytest_terminal_summary(terminalreporter):
 
 def pytest_sessionfinish(session):
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is None:  # A worker, whose skips the first process counts.
+        return
     if os.environ.get("CI") and reporter.stats.get("skipped") and session.exitstatus == 0:
         session.exitstatus = 1
+
+
+# With `-n 2` two workers share the tests; see tests/lines/lanes.py.
+
+
+def pytest_xdist_make_scheduler(config, log):
+    return Lanes(config, log)
+
+
+def pytest_collection_modifyitems(config, items):
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: place_of(file_of(item.nodeid)))
