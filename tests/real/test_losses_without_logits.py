@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from megatron_ranks import TREES
+from patched_trees import PATCHED, patched_copy
 
 from miles_periodic.compat.plan import make_plan
 from miles_periodic.compat.tree import Tree
@@ -19,19 +20,29 @@ from miles_periodic.plugins import features
 
 SLUG = "fused-linear-cross-entropy"
 CHECKOUT = os.environ.get("MEGATRON_TREE")
+#: What is compared is compared again with the adapter in the sources of the newest release.
+AS_PATCHED = "0.19.2"
 #: Of losses near 5, and of a gradient's largest element. Megatron rounds logits to BF16.
 LARGEST = {"torch.float32": (4e-6, 4e-6), "torch.bfloat16": (0.04, 0.06)}
 
 
-@pytest.fixture(scope="module", params=[*TREES, *([CHECKOUT] if CHECKOUT else [])])
-def label(request):
-    return request.param
+@pytest.fixture(
+    scope="module",
+    params=[*TREES, f"{AS_PATCHED}-patched", *([CHECKOUT] if CHECKOUT else [])],
+)
+def label(request, unpacked, tmp_path_factory):
+    """A release, or the folder of a tree."""
+    if not request.param.endswith("-patched"):
+        return request.param
+    stock = unpacked(*TREES[AS_PATCHED])
+    return str(patched_copy("megatron", stock, SLUG, tmp_path_factory.mktemp("patched")))
 
 
 @pytest.fixture(scope="module")
 def computed(label, megatron_ranks):
     """What the first of two ranks found out."""
-    return megatron_ranks(label, "losses_without_logits.py", worlds=(2,))[2][0]
+    words = [PATCHED] if Path(label).name.startswith("patched") else []
+    return megatron_ranks(label, "losses_without_logits.py", *words, worlds=(2,))[2][0]
 
 
 def test_the_plan_injects_into_shapes_that_are_known(label, unpacked):
