@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from miles_periodic.compat.matrix.called import calls
 from miles_periodic.compat.plan import make_plan
 from miles_periodic.compat.tree import Tree
 from miles_periodic.hooks.decisions import Inject
@@ -56,6 +57,12 @@ def test_the_plan_injects_into_shapes_that_are_known(tree):
     rows = make_plan(features(), [SLUG], trees, environment={}).rows_of(SLUG)
     decision = next(row.decision for row in rows if row.upstream == "megatron")
     assert isinstance(decision, Inject) and decision.bindings == ("loss/output",)
+
+
+def test_the_binding_is_called_and_stands_on_file(computed, request):
+    label = request.node.callspec.params["tree"]
+    on_file = calls().get(label, {"tests/compat/test_losses_without_logits.py": {"loss/output"}})
+    assert set(computed["consulted"]) == on_file["tests/compat/test_losses_without_logits.py"]
 
 
 def test_losses_and_every_gradient_are_those_that_megatron_computes_from_logits(computed):

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from lone_process import join
+from lone_process import counts, join
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from miles_periodic.compat.catalog import binding_names, bindings_named
@@ -97,6 +97,7 @@ def everything() -> dict:
         "refused": refused,
         "left_alone": left_alone,
         "hooks": hooks_run(),
+        "consulted": sorted(counts),
     }
 
 

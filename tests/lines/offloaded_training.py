@@ -13,7 +13,7 @@ from pathlib import Path
 import pluggy
 import torch
 import torch.distributed as dist
-from lone_process import join
+from lone_process import counts, join
 
 from miles_periodic.compat.bindings import optimizer_state
 from miles_periodic.compat.catalog import binding_names, bindings_named
@@ -308,4 +308,5 @@ def facts(rank: Rank) -> dict:
         found["torch_fallback"] = torch_fallback(rank)
         found["broken"] = broken_paths(rank)
         found["refused"] = refused()
+    found["consulted"] = sorted(counts)
     return found

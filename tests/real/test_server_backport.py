@@ -8,6 +8,7 @@ import pytest
 from miles_periodic.compat.catalog import binding_names, bindings_named
 from miles_periodic.compat.cpu import tiny_model
 from miles_periodic.compat.cpu.sglang_server import ServerSetup, SGLangServer
+from miles_periodic.compat.matrix.called import calls
 from miles_periodic.compat.tree import Tree
 
 pytestmark = pytest.mark.real
@@ -48,6 +49,8 @@ def test_a_delta_equals_the_suffix_of_all_rows_and_the_roll_call_shows_who_made_
         assert delta.tobytes() == full[30:].tobytes()
         assert len(rows(server, TOKENS, len(TOKENS))) == 3
         assert server.roll.never_consulted() == []
+        called = calls()[f"sglang-{VERSION}"]["tests/real/test_server_backport.py"]
+        assert called == {binding.name for binding in server.roll.bindings}
         assert "scheduler" in {row["role"] for row in server.roll.rows()}
     assert not server.roll.failures
 
