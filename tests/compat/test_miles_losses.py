@@ -11,6 +11,8 @@ import pytest
 from miles_trees import TREES
 from patched_trees import PATCHED, WAYS, patched_copy
 
+from miles_periodic.compat.matrix.called import calls
+
 PROCESS = Path(__file__).parents[1] / "lines" / "miles_loss_process.py"
 TIMEOUT_SECONDS = 300
 
@@ -29,6 +31,12 @@ def computed(request, tmp_path_factory):
     done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_SECONDS)
     assert done.returncode == 0, done.stderr[-4000:]
     return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("computed", ["wheel"], indirect=True)
+def test_the_binding_is_called_and_stands_on_file(computed):
+    called = calls()["miles-rl-0.0.2"]["tests/compat/test_miles_losses.py"]
+    assert set(computed["consulted"]) == called
 
 
 def test_log_probabilities_and_entropies_are_miles_own_in_every_layout(computed):

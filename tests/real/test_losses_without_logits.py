@@ -13,6 +13,7 @@ import pytest
 from megatron_ranks import TREES
 from patched_trees import PATCHED, patched_copy
 
+from miles_periodic.compat.matrix.called import calls
 from miles_periodic.compat.plan import make_plan
 from miles_periodic.compat.tree import Tree
 from miles_periodic.hooks.decisions import Inject
@@ -51,6 +52,14 @@ def test_the_plan_injects_into_shapes_that_are_known(label, unpacked):
     rows = make_plan(features(), [SLUG], trees, environment={}).rows_of(SLUG)
     decision = next(row.decision for row in rows if row.upstream == "megatron")
     assert isinstance(decision, Inject) and decision.bindings == ("loss/output",)
+
+
+def test_the_binding_is_called_and_stands_on_file(label, computed):
+    called = set(computed["consulted"])
+    assert called == {"loss/output"}
+    if label in TREES:
+        release = "-".join(TREES[label][:2])
+        assert called == calls()[release]["tests/real/test_losses_without_logits.py"]
 
 
 def test_losses_and_every_gradient_are_those_that_megatron_computes_from_logits(computed):

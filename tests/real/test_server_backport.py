@@ -9,6 +9,7 @@ from patched_trees import WAYS, patched_copy
 from miles_periodic.compat.catalog import binding_names, bindings_named
 from miles_periodic.compat.cpu import tiny_model
 from miles_periodic.compat.cpu.sglang_server import ServerSetup, SGLangServer
+from miles_periodic.compat.matrix.called import calls
 from miles_periodic.compat.tree import Tree
 
 pytestmark = pytest.mark.real
@@ -58,6 +59,8 @@ def test_a_delta_equals_the_suffix_of_all_rows_and_the_roll_call_shows_who_made_
         assert server.roll.never_consulted() == []
         (scheduler,) = [row for row in server.roll.rows() if row["role"] == "scheduler"]
         assert scheduler["in_sources"] == (scheduler["applied"] if way == "patched" else [])
+        called = calls()[f"sglang-{VERSION}"]["tests/real/test_server_backport.py"]
+        assert called == {binding.name for binding in server.roll.bindings}
     assert not server.roll.failures
 
 
