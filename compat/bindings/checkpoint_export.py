@@ -30,7 +30,13 @@ def export(wrapped, instance, args, kwargs):
         _finish_save()
     outcome = _told_by_first_rank(lambda: _exported(wrapped, call["args"], call["rollout_id"]))
     if isinstance(outcome, str):
-        raise PeriodicError(outcome)
+        raise PeriodicError(
+            "The checkpoint that was saved cannot be exported.",
+            target="--save-hf",
+            found=outcome,
+            remedy="Do what that error says. The checkpoint is there: `miles reshard` converts "
+            "it, and the run goes on from it.",
+        )
     return wrapped(*args, **kwargs) if outcome is None else None
 
 
