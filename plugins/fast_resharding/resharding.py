@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from miles_periodic.plugins.fast_resharding.beside_shards import (
+    MANIFEST,
+    files_to_carry,
+    manifest,
+    published_config,
+)
 from miles_periodic.plugins.fast_resharding.conversion import stored_bytes
 from miles_periodic.plugins.fast_resharding.dcp_checkpoint import Checkpoint, read_checkpoint
 from miles_periodic.plugins.fast_resharding.families.known import all_families, family_of
@@ -21,14 +25,12 @@ from miles_periodic.plugins.fast_resharding.local_workers import LocalWorkers
 from miles_periodic.plugins.fast_resharding.model_config import CONFIG, ModelConfig, read_config
 from miles_periodic.plugins.fast_resharding.origin import read_origin
 from miles_periodic.plugins.fast_resharding.planner import FROM_ORIGIN, Plan, plan_targets
-from miles_periodic.plugins.fast_resharding.quantising import CONFIG_ENTRY
 from miles_periodic.plugins.fast_resharding.settings import SHARD_BYTES, TASK_BYTES, UNIT_BYTES
 from miles_periodic.plugins.fast_resharding.shard_layout import Layout, lay_out
-from miles_periodic.plugins.fast_resharding.staging import Staging, files_to_carry
-from miles_periodic.plugins.fast_resharding.tasks import Task, make_tasks
+from miles_periodic.plugins.fast_resharding.staging import Staging
+from miles_periodic.plugins.fast_resharding.tasks import Task, Unit, make_tasks
 from miles_periodic.plugins.fast_resharding.worker import memory_bound_bytes
 
-MANIFEST = "reshard.json"
 #: Threads of a conversion in one process; more do not read faster from one disk.
 MOST_THREADS = 4
 
@@ -172,7 +174,7 @@ def _fingerprint(work: _Work) -> dict[str, Any]:
     }
 
 
-def _units(work: _Work):
+def _units(work: _Work) -> Iterator[Unit]:
     return (unit for task in work.tasks for unit in task.units)
 
 
@@ -249,46 +251,15 @@ def _verify(
 
 
 def _write_rest(work: _Work, staging: Staging, checksums: Mapping[int, Sequence[str]]) -> None:
+    """All files of the target but its shards."""
     for path in files_to_carry(work.config.folder):
         staging.carry(path)
-    staging.write(CONFIG, _published_config(work))
+    staging.write(CONFIG, published_config(work.config, work.plan.targets))
     index = work.layout.index()
     if index:
         staging.write(*index)
-    staging.write(MANIFEST, json.dumps(_manifest(work, checksums)).encode())
-
-
-def _published_config(work: _Work) -> bytes:
-    """The config with what a user changed, and with the quantisation that was written, if any.
-
-    Its element type is the one that most of what is not quantised has.
-    """
-    values = {k: v for k, v in work.config.values.items() if k != "quantization_config"}
-    sizes: Counter[str] = Counter()
-    for target in work.plan.targets:
-        sizes[target.element.name] += 0 if target.scales else target.num_bytes
-        if target.scales:
-            values["quantization_config"] = CONFIG_ENTRY
-    (most, _), *_ = sizes.most_common(1)
-    values["torch_dtype" if "torch_dtype" in values else "dtype"] = most
-    return (json.dumps(values, indent=2) + "\n").encode()
-
-
-def _manifest(work: _Work, checksums: Mapping[int, Sequence[str]]) -> dict[str, Any]:
-    """Every shard's stretches: [[[first byte, bytes], …], XXH3-64 of them together]."""
-    shards: dict[str, dict[str, Any]] = {
-        shard.name: {"bytes": shard.num_bytes, "stretches": []} for shard in work.layout.shards
-    }
-    for task in work.tasks:
-        for unit, found in zip(task.units, checksums[task.number], strict=True):
-            shards[unit.shard]["stretches"].append([unit.extents, found])
-    return {
-        "schema": 1,
-        "source": str(work.checkpoint.folder),
-        "checkpoint": work.checkpoint.digest,
-        "family": work.family.name,
-        "shards": shards,
-    }
+    told = manifest(work.checkpoint, work.family, work.layout, work.tasks, checksums)
+    staging.write(MANIFEST, told)
 
 
 def _report(
@@ -304,7 +275,7 @@ def _report(
         num_tasks=len(work.tasks),
         num_workers=num_workers,
         target_bytes=work.layout.tensor_bytes,
-        **asdict(work.plan.reading),
+        **asdict(work.plan.source_bytes),
         read_bytes=results.read_bytes,
         copied_bytes=results.copied_bytes,
         resumed_bytes=results.resumed_bytes,

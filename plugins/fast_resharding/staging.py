@@ -13,7 +13,7 @@ import json
 import os
 import shutil
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -256,15 +256,3 @@ def _sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def files_to_carry(folder: Path) -> Sequence[Path]:
-    """What a model's folder holds besides weights: tokenizer, templates, code, configs."""
-    return [
-        path
-        for path in sorted(folder.iterdir())
-        if path.is_file()
-        and not path.name.startswith(".")
-        and path.suffix in {".json", ".jinja", ".model", ".py", ".tiktoken", ".txt"}
-        and not path.name.endswith(".index.json")
-    ]
