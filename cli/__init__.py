@@ -11,6 +11,7 @@ plan          `miles plan`
 reshard       `miles reshard`
 rehearsal/    `miles rehearse`
 bench/        `miles bench`
+pbox/         `miles pbox`
 compat/       `miles compat`: every feature on every release
 upstream/     `miles upstream`: the ledger
 """

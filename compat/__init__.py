@@ -26,6 +26,7 @@ run_processes   the processes of a run on this node, found and ended
 roll_call/      what each process really did, told to the launcher
 meter           what a rehearsal sent, reused and trained on, written down
 deferred_logits what a model returns in place of logits
+tool_rollouts   Miles's rollouts with tools, where what they run in may fail
 train           the training entry for the miles-rl wheel, which ships none
 bench/          a real Megatron's half of `miles bench`
 cpu/            stand-ins that let the stack run without a GPU

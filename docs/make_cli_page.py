@@ -58,7 +58,7 @@ def _is_option(parameter: Any) -> bool:
 def _row(option: Any) -> str:
     value = "" if option.is_flag else f" {option.metavar or 'N'}"
     meaning = _plain(option.help)
-    if option.default not in (None, False):
+    if option.default not in (None, False, ""):
         meaning += f" Default: {option.default}."
     return f"| `{option.opts[0]}{value}` | {meaning} |"
 

@@ -14,6 +14,7 @@ proofs           what the real servers must show, and the requests that ask for 
 common_prefix    how far two sequences of tokens agree
 alignment        the unit to which trainers pad a sample
 weight_versions  the order of weight versions
+rollout_ground   what a rollout stands on beside its servers, and whether that failed
 rollout          hook specs that the rollout processes call
 sessions         hook specs that the session server calls, and who assembles its sessions
 routing          hook specs that decide which server and rank answers a request

@@ -9,6 +9,7 @@ chunked_optimizer_offload   Adam whose masters and moments stream from host memo
 fused_linear_cross_entropy  token log-probabilities without a tensor of tokens x vocabulary
 chunked_checkpoint_staging  saves that hold a bounded part of a shard in host memory
 fast_resharding             Megatron's checkpoints as safetensors of Hugging Face, at disk speed
+pbox                        sandboxes on the job's own nodes, gone with the job
 """
 
 from __future__ import annotations

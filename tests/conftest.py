@@ -164,6 +164,26 @@ def megatron_ranks(unpacked, tmp_path_factory) -> Callable[..., dict[int, list[d
     return facts
 
 
+@pytest.fixture(scope="session")
+def sandbox_agent(tmp_path_factory):
+    """One real agent, its limits proved, for all tests of what happens in sandboxes."""
+    from pbox_agent import agent
+    from pbox_image import base_image
+
+    base_image()
+    cpu = max(os.sched_getaffinity(0))
+    folder = tmp_path_factory.mktemp("sandboxes")
+    with agent(folder, "--warm", "base=2", "--cpus", str(cpu)) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def sandbox_host(sandbox_agent):
+    """A job's connection to that agent."""
+    with sandbox_agent.connect() as host:
+        yield host
+
+
 # Skips are counted, and in CI one is a failure.
 
 

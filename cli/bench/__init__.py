@@ -9,7 +9,9 @@ offload             an optimizer step with its state in host memory against the 
 offload_contest     what is stepped and timed for it
 offload_megatron    the same under an unmodified Megatron, a process each
 packing             slot time against its lower bound
+sent_orders         the orders that are ready to be sent upstream
 stock_orders        the orders in which Miles and Megatron split a batch today
+pbox                what a sandbox costs
 router_replay       bytes and CPU time of one turn's routes
 route_server        the server's half of that, in a process of its own
 request_routing     what rollouts compute again, by the choice of a server
@@ -30,6 +32,7 @@ from miles_periodic.cli.bench.decode_radix import decode_radix_command
 from miles_periodic.cli.bench.loss import loss_command
 from miles_periodic.cli.bench.offload import offload_command
 from miles_periodic.cli.bench.packing import packing_command
+from miles_periodic.cli.bench.pbox import pbox_command
 from miles_periodic.cli.bench.request_routing import routing_command
 from miles_periodic.cli.bench.reshard import reshard_bench_command
 from miles_periodic.cli.bench.router_replay import router_replay_command
@@ -41,6 +44,7 @@ app.command("decode-radix")(decode_radix_command)
 app.command("loss")(loss_command)
 app.command("offload")(offload_command)
 app.command("packing")(packing_command)
+app.command("pbox")(pbox_command)
 app.command("request-routing")(routing_command)
 app.command("reshard")(reshard_bench_command)
 app.command("router-replay")(router_replay_command)

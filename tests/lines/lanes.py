@@ -26,6 +26,8 @@ REAL = (
     "tests/field/test_sandbox_reports.py",
 )
 
+#: One agent for all tests of sandboxes, so one worker for them.
+SANDBOXES = "sandboxes"
 #: A few gigabytes at most. Two files read what the same ranks of Megatron found out.
 LIGHT = {
     "tests/field/test_offloaded_training_reports.py": "offloaded training",
@@ -36,6 +38,16 @@ LIGHT = {
     "tests/real/test_offloaded_training.py": "offloaded training",
     "tests/real/test_packing_in_a_step.py": "packing",
     "tests/real/test_rust_router_keys.py": "keys",
+    "tests/field/test_sandbox_reports.py": SANDBOXES,
+    "tests/real/test_pbox_commands.py": SANDBOXES,
+    "tests/real/test_pbox_files.py": SANDBOXES,
+    "tests/real/test_pbox_hostile.py": SANDBOXES,
+    "tests/real/test_pbox_lifetime.py": SANDBOXES,
+    "tests/real/test_pbox_nodes.py": SANDBOXES,
+    "tests/real/test_pbox_oci.py": SANDBOXES,
+    "tests/real/test_pbox_rollouts.py": SANDBOXES,
+    "tests/real/test_pbox_slurm.py": SANDBOXES,
+    "tests/real/test_pbox_up.py": SANDBOXES,
     # Starts `miles`, and a test of the launcher in that lane runs `pkill -9 miles`.
     "tests/unit/cli/test_main.py": WHOLE_RUNS,
 }

@@ -11,7 +11,7 @@ from miles_periodic.compat.roll_call.member import ENDED_STATUS
 from miles_periodic.hooks.errors import ROLL_CALL_STATUS, USAGE_STATUS
 from miles_periodic.hooks.manager import EXCLUSIVE_HOOKS, FEATURE_GROUP, build_manager
 from miles_periodic.hooks.settings import ENVIRONMENT_PREFIX
-from miles_periodic.plugins import features
+from miles_periodic.plugins import features, pbox
 
 PLUGIN_OPTIONS = ["--accept-drift", "--allow-missing", "--plugin-config", "--plugin-set"]
 
@@ -145,6 +145,56 @@ def test_the_commands_and_their_options_are_these():
             "--tree",
         ],
         "miles rehearse": ["--json", "--report", "--steps", "--without", "--work-dir"],
+        "miles pbox": [],
+        "miles pbox agent": [
+            "--allow-unenforced",
+            "--cgroup",
+            "--cpus",
+            "--heartbeat-seconds",
+            "--image",
+            "--image-dir",
+            "--listen",
+            "--max-sandboxes",
+            "--memory-mib",
+            "--platform",
+            "--runsc",
+            "--state-dir",
+            "--stop-with-stdin",
+            "--token-file",
+            "--warm",
+        ],
+        "miles pbox ls": ["--address", "--job", "--json", "--token-file"],
+        "miles pbox top": ["--address", "--job", "--seconds", "--token-file"],
+        "miles pbox logs": ["--address", "--job", "--token-file"],
+        "miles pbox kill": ["--address", "--job", "--token-file"],
+        "miles pbox run": [
+            "--address",
+            "--image",
+            "--job",
+            "--memory-mib",
+            "--output-mib",
+            "--seconds",
+            "--token-file",
+            "--with",
+        ],
+        "miles pbox up": [
+            "--image",
+            "--image-dir",
+            "--listen-on",
+            "--memory-mib",
+            "--platform",
+            "--runsc",
+            "--sandbox-cpus",
+            "--share",
+            "--warm",
+        ],
+        "miles pbox image": [],
+        "miles pbox image build": ["--image-dir"],
+        "miles pbox image pull": ["--image-dir"],
+        "miles pbox image add": ["--image-dir"],
+        "miles pbox image ls": ["--image-dir"],
+        "miles pbox image rm": ["--image-dir"],
+        "miles pbox image prune": ["--image-dir"],
         "miles reshard": [
             "--address",
             "--config",
@@ -172,6 +222,16 @@ def test_the_commands_and_their_options_are_these():
         ],
         "miles upstream": [],
         "miles upstream expired": ["--json", "--tree"],
+        "miles upstream prepare": [
+            "--base",
+            "--body",
+            "--branch",
+            "--checkout",
+            "--measured",
+            "--python",
+            "--test",
+            "--upstream",
+        ],
         "miles upstream refresh": ["--write"],
         "miles upstream show": ["--tree"],
         "miles upstream status": ["--feature", "--json", "--tree"],
@@ -196,7 +256,15 @@ def test_the_commands_and_their_options_are_these():
             "--steps",
             "--workspace-mib",
         ],
-        "miles bench packing": ["--json"],
+        "miles bench packing": ["--json", "--samples", "--sent"],
+        "miles bench pbox": [
+            "--cycles",
+            "--image-dir",
+            "--json",
+            "--platform",
+            "--repeats",
+            "--sandboxes",
+        ],
         "miles bench reshard": ["--folder", "--gigabytes", "--json", "--without-materialising"],
         "miles bench request-routing": ["--json", "--rollouts", "--servers"],
         "miles bench router-replay": [
@@ -209,6 +277,26 @@ def test_the_commands_and_their_options_are_these():
             "--top-k",
         ],
     }
+
+
+def test_the_names_of_pbox_are_these():
+    assert pbox.__all__ == [
+        "Box",
+        "Exited",
+        "Host",
+        "InfrastructureFailure",
+        "Killed",
+        "Limits",
+        "OutOfMemory",
+        "OutputTruncated",
+        "Result",
+        "SandboxGone",
+        "TimedOut",
+        "connect",
+        "connect_blocking",
+        "rollout_box",
+    ]
+    assert all(getattr(pbox, name) for name in pbox.__all__)
 
 
 def test_the_exit_statuses_are_these():

@@ -70,20 +70,25 @@ def test_every_command_line_in_a_page_names_commands_and_options_that_exist(page
     command = whole_command()
     words = iter(shlex.split(line, comments=True)[1:])
     for word in words:
+        if word == "--":
+            break  # what follows is somebody else's command
         if word in getattr(command, "commands", {}):
             command = command.commands[word]
         elif word.startswith("--"):
             (option,) = [p for p in command.params if word in p.opts]
             if not option.is_flag:
                 next(words)
+        elif takes_words(command):
+            continue
         else:
-            if word.isupper():  # stands for an argument, as the command's help writes it
-                continue
-            # A script, whose arguments are its own, or an argument of a command without others.
-            takes_it = any(p.param_type_name == "argument" for p in command.params)
-            is_script = word.endswith((".py", "SCRIPT")) or word == "train" or word[0] in "[…"
-            assert takes_it or is_script
+            # A script, whose arguments are its own, or an argument as the commands' page has it.
+            assert word.endswith((".py", "SCRIPT")) or word == "train" or word[0] in "[…"
             return
+
+
+def takes_words(command):
+    is_leaf = not getattr(command, "commands", {})
+    return is_leaf and any(part.param_type_name == "argument" for part in command.params)
 
 
 def test_make_targets_that_pages_name_exist():
