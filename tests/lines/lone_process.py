@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 
 from miles_periodic.compat import boot
 
@@ -23,6 +24,15 @@ class Member:
         print(f"{name}: {reason}", file=sys.stderr)
 
     notice = print
+
+
+class CountingMember(Member):
+    """Counts how often each binding is consulted in this process."""
+
+    counts: Counter = Counter()
+
+    def count(self, name):
+        self.counts[name] += 1
 
 
 def join(manifest) -> None:

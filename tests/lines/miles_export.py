@@ -6,11 +6,10 @@ What it exports is a Llama on two ranks of tensor parallelism, see resharded_mod
 from __future__ import annotations
 
 import json
-from collections import Counter
 from pathlib import Path
 
 import torch
-from lone_process import Member, join
+from lone_process import CountingMember, join
 from miles_save import arguments
 
 from miles_periodic.compat import boot
@@ -36,20 +35,11 @@ CONFIG = {
 CHANGED = 0.25
 
 
-class Counting(Member):
-    """Counts how often each binding is consulted."""
-
-    counts: Counter = Counter()
-
-    def count(self, name):
-        self.counts[name] += 1
-
-
 def exports(rank: Rank, model) -> dict:
     """What both ranks saw of a first export, of one of the same rollout, and of one that fails."""
     feature = FeatureReference.of(FastResharding, FastReshardingSettings())
     join(RunManifest("run", "", "", (feature,), bindings_named(["checkpoint/export"])))
-    boot._member = Counting(boot._member.manifest)
+    boot._member = CountingMember(boot._member.manifest)
     from miles.backends.megatron_utils import model as of_miles
     from miles.utils import distributed_utils
 
@@ -76,7 +66,7 @@ def exports(rank: Rank, model) -> dict:
             of_miles.save_hf_model(given, 3, [model])
         except PeriodicError as raised:
             error = str(raised)
-    return {"norms": seen, "error": error, "consulted": dict(Counting.counts)}
+    return {"norms": seen, "error": error, "consulted": dict(CountingMember.counts)}
 
 
 def _round(of_miles, given, model) -> list[float]:
