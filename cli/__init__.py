@@ -13,5 +13,6 @@ rehearsal/    `miles rehearse`
 bench/        `miles bench`
 pbox/         `miles pbox`
 compat/       `miles compat`: every feature on every release
+patches/      `miles patches`: features as codemods for a checkout
 upstream/     `miles upstream`: the ledger
 """

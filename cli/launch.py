@@ -15,7 +15,13 @@ from typing import Any
 
 from miles_periodic.cli import messages
 from miles_periodic.cli.options import Selection
-from miles_periodic.cli.selected import Selected, bindings_of, plan_for, select_features
+from miles_periodic.cli.selected import (
+    Selected,
+    bindings_of,
+    in_sources_of,
+    plan_for,
+    select_features,
+)
 from miles_periodic.compat.manifest import RunManifest
 from miles_periodic.compat.plan import Plan
 from miles_periodic.compat.roll_call.absent import watch_for_absent
@@ -48,12 +54,18 @@ def launch(script: str, arguments: Sequence[str], selection: Selection) -> int:
     for slug in dropped:
         messages.warning(f"this run goes without {slug}, as allowed.")
     with open_roll_call(plan, dropped) as roll_call:
-        manifest = manifest_of(roll_call, selected, dropped)
-        environment = run_environment(manifest, os.environ)
-        messages.say(
-            "periodic", f"run {manifest.run_id}, {len(manifest.bindings)} bindings.", "dim"
+        manifest = manifest_of(
+            roll_call, selected, dropped, in_sources=in_sources_of(plan, dropped)
         )
+        environment = run_environment(manifest, os.environ)
+        messages.say("periodic", f"run {manifest.run_id}, {_bindings_in_words(manifest)}.", "dim")
         return supervise(command, environment, roll_call)
+
+
+def _bindings_in_words(manifest: RunManifest) -> str:
+    patched = len(manifest.in_sources)
+    said = f"{len(manifest.bindings)} bindings"
+    return f"{said}, {patched} of them patched in the sources" if patched else said
 
 
 def without_idle(selected: Selected, plan: Plan) -> Selected:
@@ -118,16 +130,16 @@ def _own_address() -> str:
 
 
 def manifest_of(
-    roll_call: RollCallServer, selected: Selected, without: Sequence[str] = (), **rehearsal: Any
+    roll_call: RollCallServer, selected: Selected, without: Sequence[str] = (), **more: Any
 ) -> RunManifest:
-    """What the processes of the run are told; `rehearsal`: the manifest's fields for one."""
+    """What the processes of the run are told; `more`: further fields of the manifest."""
     return RunManifest(
         run_id=roll_call.run_id,
         roll_call=roll_call.address,
         token=roll_call.token,
         features=selected.references(without),
         bindings=roll_call.roll.bindings,
-        **rehearsal,
+        **more,
     )
 
 

@@ -10,6 +10,9 @@ probes/         per feature: native, inject or unsupported on a tree, with evide
 binding         where one hook spec meets one upstream symbol
 bindings/       per feature: the adapters
 apply           one binding onto one imported module, and the proof that it is still there
+after_import    what waits in a process for a module to have executed
+binding_point   what a patched module calls at its end, so that its bindings are put in
+patched         what of a feature goes into a tree's sources, and what is there already
 catalog/        the bindings that exist, and which of them a feature or a setting needs
 conditions      whether a tree shows what a condition of the ledger asks for, and where
 expiry          which bindings a tree no longer needs, by the ledger's own proof

@@ -14,6 +14,7 @@ from miles_periodic.compat.catalog import (
 )
 from miles_periodic.compat.drift import with_known_shapes, without_known_shape
 from miles_periodic.compat.expiry import remaining, without_replaced
+from miles_periodic.compat.patched import carried
 from miles_periodic.compat.probes import PROBES, Probe
 from miles_periodic.compat.session_support import with_sessions
 from miles_periodic.compat.tree import Tree
@@ -77,7 +78,9 @@ def decide(question: Question, tree: Tree | None) -> Decision:
             decision = without_replaced(decision, question.replacements, tree)
         if isinstance(decision, Inject):
             known = with_known_shapes(decision, question.slug, tree, question.accept_drift)
-            return with_sessions(known, question.slug, tree, question.accept_drift)
+            decision = with_sessions(known, question.slug, tree, question.accept_drift)
+        if isinstance(decision, Inject):
+            decision = replace(decision, in_sources=carried(decision.bindings, tree))
     except (PeriodicError, OSError) as error:
         return _unreadable(tree, error)
     return decision

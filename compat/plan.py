@@ -109,6 +109,7 @@ def _as_json(upstream: str, decision: Decision) -> dict[str, Any]:
     }
     if isinstance(decision, Inject):
         entry["bindings"] = list(decision.bindings)
+        entry["in_sources"] = list(decision.in_sources)
     if isinstance(decision, Unsupported):
         for key in ("target", "expected", "found", "remedy"):
             entry[key] = getattr(decision, key)

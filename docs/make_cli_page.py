@@ -22,6 +22,7 @@ everything after it goes to the script untouched.
 |---|---|---|
 | 1 | `rehearse`, `bench packing`, `bench offload`, `bench reshard` | a check or a goal was missed |
 | 1 | `compat matrix --check`, `upstream verify` | the sources say otherwise |
+| 1 | `patches check` | a patch set is in conflict |
 | 2 | every command | something to change, found before anything was started |
 | 3 | a script | the roll call failed; every process of the run on this node was ended |
 | 70 | a process of a run | a binding was not in place in it, or its launcher was gone |

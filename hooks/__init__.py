@@ -3,6 +3,7 @@
 decisions        the answers of a probe: native, inject, off, unsupported, each with evidence
 errors           what a user is told: feature, tree, target, expected, found, remedy
 feature          what a feature states about itself
+binding_points   the statement that a patch set puts into a module, as text
 conditions       what the sources of a tree must show, as plain values
 cache_folder     where what was fetched is kept
 conflicts        arguments that a feature cannot have beside it

@@ -11,6 +11,7 @@ One table per row in `ledger/UPSTREAM.toml`; names that Debian's DEP-3 has are i
     forwarded         of an unsent change: no, or not-needed with a reason
     description       what a tree that has it does
     probe             the same as conditions on a tree's sources (hooks/conditions.py)
+    probe-from        of a change that is not merged: what the names in its probe were read from
     bindings          ours that exist because of it, and remain where it is
     replaces          ours that are needless in a tree that has it: they turn themselves off there
 
@@ -62,6 +63,7 @@ class Row:
     origin: str = "upstream"
     forwarded: str = ""
     probe: Condition | None = None
+    probe_from: str = ""
     bindings: tuple[str, ...] = ()
     replaces: tuple[str, ...] = ()
 
@@ -139,6 +141,8 @@ def _problems(row: Row):
         yield "forwarded = 'no' or 'not-needed: why' belongs to an unsent row, and only there"
     if not unsent and row.probe is None:
         yield "it has no probe"
+    if row.state in {"open", "closed"} and not row.probe_from:
+        yield "it is not merged, and probe-from does not say what its names were read from"
     if row.state == "merged" and not row.applied_upstream:
         yield "it is merged, and applied-upstream does not say where"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from miles_periodic.cli.compat.tables import SAID, lines_on, slugs_on
+from miles_periodic.compat.matrix.called import planned_only
 from miles_periodic.compat.matrix.facts import Fact, Facts
 from miles_periodic.hooks.decisions import UPSTREAMS
 from miles_periodic.upstream.rows import Row, ledger
@@ -18,12 +19,14 @@ what is installed, with the evidence.
 | word | meaning |
 |---|---|
 | native | the release has it: nothing is bound |
-| inject | the release lacks it or a part of it; our bindings put it in |
+| inject | the release lacks it or a part of it; our bindings put it in, and tests call each |
+| inject, planned | the same, but no test on file calls all of them: a line below names these |
 | – | it cannot be had there, for the reason below the table |
 
 Every target of what is injected has a shape there that is known to work. A feature needs every
 upstream that it touches. The packages inside of the `miles-rl` wheel are forks, and stand for
-themselves.
+themselves. A test calls a binding where it runs the release itself, or another one whose targets
+have the same shapes; compat/matrix/called.toml has on file which test calls what where.
 """
 LEDGER = """## Changes upstream
 
@@ -54,9 +57,23 @@ def _table(upstream: str, matrix: Sequence[Facts]) -> Iterator[str]:
     slugs = slugs_on(upstream, matrix)
     yield f"| release | {' | '.join(slugs)} |"
     yield "|---" * (len(slugs) + 1) + "|"
-    for label, by_slug in lines_on(upstream, matrix):
-        cells = [SAID[by_slug[slug].decision] if slug in by_slug else "" for slug in slugs]
-        yield f"| {label} | {' | '.join(cells)} |"
+    for facts in matrix:
+        if upstream in facts.decisions:
+            cells = (_cell(facts, upstream, slug) for slug in slugs)
+            yield f"| {facts.label} | {' | '.join(cells)} |"
+
+
+def _cell(facts: Facts, upstream: str, slug: str) -> str:
+    fact = facts.decisions[upstream].get(slug)
+    planned = ", planned" if _uncalled(facts, upstream, slug) else ""
+    return f"{SAID[fact.decision]}{planned}" if fact else ""
+
+
+def _uncalled(facts: Facts, upstream: str, slug: str) -> tuple[str, ...]:
+    """What a decision puts in and no test calls in targets of these shapes."""
+    fact = facts.decisions[upstream].get(slug)
+    names = fact.bindings if fact else ()
+    return planned_only({name: facts.alike.get(name, ()) for name in names})
 
 
 def _reasons(upstream: str, matrix: Sequence[Facts]) -> Iterator[str]:
@@ -71,7 +88,19 @@ def _reasons(upstream: str, matrix: Sequence[Facts]) -> Iterator[str]:
                 else ""
             )
             yield f"- {span}: {fact.decision}, as {_plain(fact.reason)}.{bound}"
+        yield from _not_called(upstream, slug, matrix)
         yield ""
+
+
+def _not_called(upstream: str, slug: str, matrix: Sequence[Facts]) -> Iterator[str]:
+    """For each set of bindings that no test calls, the releases in which that is so."""
+    found: dict[tuple[str, ...], list[str]] = {}
+    for facts in matrix:
+        if upstream in facts.decisions and (names := _uncalled(facts, upstream, slug)):
+            found.setdefault(names, []).append(facts.label)
+    for names, labels in found.items():
+        said = ", ".join(f"`{name}`" for name in names)
+        yield f"- Planned, with no test on file that calls it: {said} on {', '.join(labels)}."
 
 
 def _runs(

@@ -181,7 +181,16 @@ def show_command(
 
 def _lines(row: Row, trees: Mapping[str, Tree]) -> Iterator[tuple[str, str]]:
     yield "state", f"{row.state}, as of {row.last_update}"
-    fields = ("url", "opened", "merged", "origin", "forwarded", "applied_upstream", "description")
+    fields = (
+        "url",
+        "opened",
+        "merged",
+        "origin",
+        "forwarded",
+        "applied_upstream",
+        "description",
+        "probe_from",
+    )
     yield from ((name.replace("_", "-"), value) for name in fields if (value := getattr(row, name)))
     has = [version for version, holds in seen_on_file(row) if holds]
     yield "releases with it", f"{has[0]} to {has[-1]}" if has else "none of the matrix"

@@ -67,7 +67,10 @@ def check_room(wrapped, instance, args, kwargs):
 def _chunk_and_ranks(module: ModuleType) -> tuple[int | None, int]:
     """The chunked prefill size and the number of data-parallel ranks, as that module reads them."""
     if hasattr(module, "get_schedule"):
-        return module.get_schedule().chunked_prefill_size, module.get_parallel().num_dp_ranks
+        parallel = module.get_parallel()
+        # `num_dp_ranks` from 0.5.22 on, where `dp_size` has another meaning.
+        num_ranks = parallel.num_dp_ranks if hasattr(parallel, "num_dp_ranks") else parallel.dp_size
+        return module.get_schedule().chunked_prefill_size, num_ranks
     arguments = _server_args(module)
     return arguments.chunked_prefill_size, arguments.dp_size
 

@@ -54,6 +54,7 @@ class ServerSetup:
     model: Path
     path: Sequence[str | Path] = ()
     bindings: Sequence[Binding] = ()
+    in_sources: Sequence[str] = ()
     features: Sequence[FeatureReference] = ()
     flags: Sequence[str] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -107,6 +108,7 @@ class SGLangServer:
             self.roll_call.token,
             features=tuple(self.setup.features),
             bindings=self.roll.bindings,
+            in_sources=tuple(self.setup.in_sources),
             stand_ins=self.setup.stand_ins,
             meter=self.setup.meter,
             ends_with_launcher=True,

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from miles_periodic.compat import fingerprints
+from miles_periodic.compat.catalog import BINDINGS
 from miles_periodic.compat.conditions import judge
 from miles_periodic.compat.plan import make_plan
 from miles_periodic.compat.tree import Tree
@@ -34,11 +36,14 @@ class Facts:
 
     label: the release's, such as `sglang-0.5.12`, or what the trees are called.
     decisions: upstream to feature slug to fact. claims: key of a row to whether its change is in.
+    alike: binding that some decision puts in, to the recorded trees (compat/known_shapes) in which
+        all its targets have the shape that they have here.
     """
 
     label: str
     decisions: Mapping[str, Mapping[str, Fact]]
     claims: Mapping[str, bool]
+    alike: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, in an order that does not depend on how they were found."""
@@ -49,6 +54,7 @@ class Facts:
                 for upstream, by_slug in sorted(self.decisions.items())
             },
             "claims": dict(sorted(self.claims.items())),
+            "alike": {name: list(labels) for name, labels in sorted(self.alike.items())},
         }
 
     @classmethod
@@ -61,7 +67,8 @@ class Facts:
             }
             for upstream, by_slug in values["decisions"].items()
         }
-        return cls(values["label"], decisions, values["claims"])
+        alike = {name: tuple(labels) for name, labels in values["alike"].items()}
+        return cls(values["label"], decisions, values["claims"], alike)
 
 
 def facts_of(
@@ -85,7 +92,21 @@ def facts_of(
             bindings = row.decision.bindings if isinstance(row.decision, Inject) else ()
             fact = Fact(word(row.decision), row.decision.reason, bindings)
             decisions[row.upstream][row.feature] = fact
-    return Facts(label, decisions, dict(_judged(claims, trees)))
+    facts = [fact for by_slug in decisions.values() for fact in by_slug.values()]
+    names = {name for fact in facts for name in fact.bindings}
+    alike = {name: _alike(name, trees[BINDINGS[name].upstream]) for name in sorted(names)}
+    return Facts(label, decisions, dict(_judged(claims, trees)), alike)
+
+
+def _alike(name: str, tree: Tree) -> tuple[str, ...]:
+    """The recorded trees in which every target of a binding has the shape that it has in `tree`."""
+    known = fingerprints.known_shapes()
+    labels = [
+        {shape.label for shape in known.get(target, ()) if shape.fingerprint == here}
+        for target in BINDINGS[name].targets
+        for here in [fingerprints.of_target(tree, target)]
+    ]
+    return tuple(sorted(set.intersection(*labels)))
 
 
 def _judged(claims: Claims, trees: Mapping[str, Tree]) -> Iterator[tuple[str, bool]]:
@@ -118,6 +139,12 @@ def differences(before: Facts | None, now: Facts) -> Iterator[str]:
         for slug in sorted({*by_slug, *earlier}):
             if (was := earlier.get(slug)) != (fact := by_slug.get(slug)):
                 yield f"{now.label}: {slug} on {upstream}: {_changed(was, fact)}"
+    for name in sorted({*before.alike, *now.alike}):
+        if (was := before.alike.get(name, ())) != (labels := now.alike.get(name, ())):
+            yield (
+                f"{now.label}: the targets of {name} were as in {_listed(was)}, "
+                f"are as in {_listed(labels)}"
+            )
     for key in sorted({*before.claims, *now.claims}):
         if (was := before.claims.get(key)) != (holds := now.claims.get(key)):
             yield f"{now.label}: {key} was {_present(was)}, is {_present(holds)}"
@@ -131,6 +158,10 @@ def _changed(was: Fact | None, now: Fact | None) -> str:
     if was.bindings != now.bindings:
         return f"bound {', '.join(was.bindings)}; binds {', '.join(now.bindings)}"
     return f"was {was.reason!r}, is {now.reason!r}"
+
+
+def _listed(labels: Sequence[str]) -> str:
+    return ", ".join(labels) or "no recorded tree"
 
 
 def _present(holds: bool | None) -> str:

@@ -118,6 +118,8 @@ class RollCallServer:
         with self._lock:
             if kind == wire.APPLIED:
                 entry.applied.append(message["binding"])
+            elif kind == wire.IN_SOURCES:
+                entry.in_sources.update(message["bindings"])
             elif kind == wire.CONSULTED:
                 entry.consulted.update(message["counts"])
                 entry.title = message["title"]

@@ -128,9 +128,9 @@ def reshard(
         (shard_bytes, unit_bytes, task_bytes),
     )
     with Staging(target, replace=replace) as staging:
-        known = staging.begin(work.layout, _fingerprint(work), resume=resume)
+        recorded = staging.begin(work.layout, _fingerprint(work), resume=resume)
         with _workers(work, staging, workers, address) as pool:
-            results = _convert(work, pool, staging, known, on_progress)
+            results = _convert(work, pool, staging, recorded, on_progress)
             if verify:
                 pool.forget()
                 staging.check_headers(work.layout)
@@ -192,6 +192,8 @@ def _workers(
 
 @dataclass
 class _Results:
+    """What the tasks came to. checksums: of each task's units, by the task's number."""
+
     checksums: dict[int, Sequence[str]]
     read_bytes: int = 0
     copied_bytes: int = 0
@@ -202,10 +204,10 @@ def _convert(
     work: _Work,
     pool: Any,
     staging: Staging,
-    known: Mapping[int, Sequence[str]],
+    recorded: Mapping[int, Sequence[str]],
     on_progress: Callable[[Progress], None],
 ) -> _Results:
-    results = _Results(_still_there(work, pool, known, on_progress))
+    results = _Results(_still_there(work, pool, recorded, on_progress))
     left = [task for task in work.tasks if task.number not in results.checksums]
     done = results.resumed_bytes = work.total_bytes - sum(task.num_bytes for task in left)
     on_progress(Progress("converting", done, work.total_bytes))
@@ -222,18 +224,18 @@ def _convert(
 def _still_there(
     work: _Work,
     pool: Any,
-    known: Mapping[int, Sequence[str]],
+    recorded: Mapping[int, Sequence[str]],
     on_progress: Callable[[Progress], None],
 ) -> dict[int, Sequence[str]]:
-    """Of what an earlier run says it has done, what the shards really hold."""
-    claimed = [t for t in work.tasks if len(known.get(t.number, ())) == len(t.units)]
+    """Of what an earlier run has recorded as done, what the shards really hold."""
+    claimed = [t for t in work.tasks if len(recorded.get(t.number, ())) == len(t.units)]
     total, done, there = sum(task.num_bytes for task in claimed), 0, {}
-    for place, holds in pool.each("written", [(t, known[t.number]) for t in claimed]):
+    for place, holds in pool.each("written", [(t, recorded[t.number]) for t in claimed]):
         task = claimed[place]
         done += task.num_bytes
         on_progress(Progress("reading back", done, total))
         if holds:
-            there[task.number] = known[task.number]
+            there[task.number] = recorded[task.number]
     return there
 
 

@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 from miles_trees import TREES
 
+from miles_periodic.compat.matrix.called import calls
+
 PROCESS = Path(__file__).parents[1] / "lines" / "updater_process.py"
 TIMEOUT_SECONDS = 300
 UPDATERS = ("colocated", "fsdp")
@@ -39,6 +41,11 @@ def updater(request):
 
 def methods(calls):
     return [method for _, method, _ in calls]
+
+
+def test_the_bindings_of_the_updaters_are_called_and_stand_on_file():
+    called = calls()["miles-rl-0.0.2"]["tests/compat/test_miles_updaters.py"]
+    assert set(told("wheel", "in_place")["consulted"]) == called
 
 
 def test_in_place_no_server_is_told_to_flush(updater):

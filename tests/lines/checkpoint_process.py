@@ -73,10 +73,13 @@ def one_rank(rank):
     torch.distributed.init_process_group(
         "gloo", init_method=f"file://{FOLDER}/meeting", rank=rank, world_size=WORLD_SIZE
     )
+    from lone_process import counts
+
     facts = {"rank": rank}
     try:
         Scenes(rank, facts).play()
     finally:
+        facts["consulted"] = sorted(counts)
         (FOLDER / f"facts-{rank}.json").write_text(json.dumps(facts))
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from lone_process import join
+from lone_process import counts, join
 from loss_model import (
     HIDDEN,
     NUM_POSITIONS,
@@ -79,6 +79,7 @@ def facts(rank: Rank) -> dict:
         "refused": refused,
         "left_alone": left_alone,
         "hooks": hooks_run(),
+        "consulted": sorted(counts),
     }
 
 

@@ -9,10 +9,9 @@ import json
 from pathlib import Path
 
 import torch
-from lone_process import CountingMember, join
+from lone_process import counts, join
 from miles_save import arguments
 
-from miles_periodic.compat import boot
 from miles_periodic.compat.catalog import bindings_named
 from miles_periodic.compat.cpu.megatron_alone import Rank
 from miles_periodic.compat.manifest import FeatureReference, RunManifest
@@ -39,7 +38,6 @@ def exports(rank: Rank, model) -> dict:
     """What both ranks saw of a first export, of one of the same rollout, and of one that fails."""
     feature = FeatureReference.of(FastResharding, FastReshardingSettings())
     join(RunManifest("run", "", "", (feature,), bindings_named(["checkpoint/export"])))
-    boot._member = CountingMember(boot._member.manifest)
     from miles.backends.megatron_utils import model as of_miles
     from miles.utils import distributed_utils
 
@@ -66,7 +64,7 @@ def exports(rank: Rank, model) -> dict:
             of_miles.save_hf_model(given, 3, [model])
         except PeriodicError as raised:
             error = str(raised)
-    return {"norms": seen, "error": error, "consulted": dict(CountingMember.counts)}
+    return {"norms": seen, "error": error, "consulted": dict(counts)}
 
 
 def _round(of_miles, given, model) -> list[float]:

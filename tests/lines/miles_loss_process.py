@@ -22,7 +22,7 @@ TREE = Path(sys.argv[1])
 sys.path.insert(0, str(TREE))
 
 import torch  # noqa: E402
-from lone_process import join  # noqa: E402
+from lone_process import counts, join  # noqa: E402
 
 from miles_periodic.compat.catalog import binding_names, bindings_named  # noqa: E402
 from miles_periodic.compat.cpu.pinned_memory import allocate_pageable  # noqa: E402
@@ -286,7 +286,8 @@ def main():
         compute = module.get_log_probs_and_entropy
         made_anyway = says(lambda: compute(logits, args=arguments(), **asked))
         torch.distributed.destroy_process_group()
-    print(json.dumps({"layouts": layouts, "losses": losses, "made_anyway": made_anyway}))
+    found = {"layouts": layouts, "losses": losses, "made_anyway": made_anyway}
+    print(json.dumps({**found, "consulted": sorted(counts)}))
 
 
 if __name__ == "__main__":

@@ -12,9 +12,8 @@ from pathlib import Path
 from unittest import mock
 
 import torch
-from lone_process import CountingMember, join
+from lone_process import counts, join
 
-from miles_periodic.compat import boot
 from miles_periodic.compat.catalog import binding_names, bindings_named
 from miles_periodic.compat.cpu.megatron_alone import Rank
 from miles_periodic.compat.cpu.megatron_models import train, trainer
@@ -36,7 +35,6 @@ def before_import():
     feature = FeatureReference.of(ChunkedCheckpointStaging, settings)
     bindings = bindings_named(binding_names(SLUG, "megatron", tree))
     join(RunManifest("run", "", "", (feature,), bindings))
-    boot._member = CountingMember(boot._member.manifest)
 
 
 def facts(rank: Rank) -> dict:
@@ -52,7 +50,7 @@ def facts(rank: Rank) -> dict:
     with torch.no_grad():
         load(trained, rank.folder / "iter_0000003", sharding="dp_reshardable")
     return {
-        "consulted": dict(CountingMember.counts),
+        "consulted": dict(counts),
         "changed": len(changed),
         "unequal": unequal(before, values(trained)),
         "compared": len(before),

@@ -21,7 +21,7 @@ from both_kinds import (
     shows_placeholders,
     state,
 )
-from lone_process import join
+from lone_process import counts, join
 
 from miles_periodic.compat.catalog import binding_names, bindings_named
 from miles_periodic.compat.cpu.fused_adam import torch_adam
@@ -272,4 +272,5 @@ def facts(rank: Rank) -> dict:
         found["torch_fallback"] = torch_fallback(rank)
         found["broken"] = broken_paths(rank)
         found["refused"] = refused()
+    found["consulted"] = sorted(counts)
     return found

@@ -21,7 +21,7 @@ sys.path.insert(0, TREE)
 import ray  # noqa: E402
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
-from lone_process import join  # noqa: E402
+from lone_process import counts, join  # noqa: E402
 
 from miles_periodic.compat.catalog import bindings_named, names_for_settings  # noqa: E402
 from miles_periodic.compat.manifest import RunManifest  # noqa: E402
@@ -140,7 +140,7 @@ def main() -> None:
         calls: list = []
         run(calls)
         seen[run.__name__] = calls
-    print(json.dumps(seen))
+    print(json.dumps({**seen, "consulted": sorted(counts)}))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 from megatron_ranks import TREES
+from patched_trees import PATCHED, patched_copy
 
+from miles_periodic.compat.matrix.called import calls
 from miles_periodic.compat.plan import make_plan
 from miles_periodic.compat.tree import Tree
 from miles_periodic.hooks.decisions import Inject
@@ -19,19 +21,29 @@ from miles_periodic.plugins import features
 
 SLUG = "fused-linear-cross-entropy"
 CHECKOUT = os.environ.get("MEGATRON_TREE")
+#: What is compared is compared again with the adapter in the sources of the newest release.
+AS_PATCHED = "0.19.2"
 #: Of losses near 5, and of a gradient's largest element. Megatron rounds logits to BF16.
 LARGEST = {"torch.float32": (4e-6, 4e-6), "torch.bfloat16": (0.04, 0.06)}
 
 
-@pytest.fixture(scope="module", params=[*TREES, *([CHECKOUT] if CHECKOUT else [])])
-def label(request):
-    return request.param
+@pytest.fixture(
+    scope="module",
+    params=[*TREES, f"{AS_PATCHED}-patched", *([CHECKOUT] if CHECKOUT else [])],
+)
+def label(request, unpacked, tmp_path_factory):
+    """A release, or the folder of a tree."""
+    if not request.param.endswith("-patched"):
+        return request.param
+    stock = unpacked(*TREES[AS_PATCHED])
+    return str(patched_copy("megatron", stock, SLUG, tmp_path_factory.mktemp("patched")))
 
 
 @pytest.fixture(scope="module")
 def computed(label, megatron_ranks):
     """What the first of two ranks found out."""
-    return megatron_ranks(label, "losses_without_logits.py", worlds=(2,))[2][0]
+    words = [PATCHED] if Path(label).name.startswith("patched") else []
+    return megatron_ranks(label, "losses_without_logits.py", *words, worlds=(2,))[2][0]
 
 
 def test_the_plan_injects_into_shapes_that_are_known(label, unpacked):
@@ -40,6 +52,14 @@ def test_the_plan_injects_into_shapes_that_are_known(label, unpacked):
     rows = make_plan(features(), [SLUG], trees, environment={}).rows_of(SLUG)
     decision = next(row.decision for row in rows if row.upstream == "megatron")
     assert isinstance(decision, Inject) and decision.bindings == ("loss/output",)
+
+
+def test_the_binding_is_called_and_stands_on_file(label, computed):
+    called = set(computed["consulted"])
+    assert called == {"loss/output"}
+    if label in TREES:
+        release = "-".join(TREES[label][:2])
+        assert called == calls()[release]["tests/real/test_losses_without_logits.py"]
 
 
 def test_losses_and_every_gradient_are_those_that_megatron_computes_from_logits(computed):

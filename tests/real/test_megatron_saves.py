@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from miles_periodic.compat.matrix.called import calls
+
 PROCESS = Path(__file__).parents[1] / "lines" / "checkpoint_process.py"
 TIMEOUT_SECONDS = 300
 STAGING_BYTES = 1 << 20
@@ -46,6 +48,11 @@ def test_the_catalog_names_the_save_that_the_release_has(saved):
     save = "checkpoint/save-of-base" if version in OF_BASE else "checkpoint/save"
     for rank in RANKS:
         assert facts[rank]["bindings"] == [save, "checkpoint/host-tensors", "checkpoint/waves"]
+
+
+def test_each_of_them_is_called_and_stands_on_file(saved, request):
+    label = request.node.callspec.id
+    assert set(saved[0][0]["consulted"]) == calls()[label]["tests/real/test_megatron_saves.py"]
 
 
 @pytest.mark.parametrize("scene", ["in-place", "staged", "asynchronous"])

@@ -7,6 +7,7 @@ import pair_observed
 import pytest
 
 from miles_periodic.compat.cpu import tiny_model
+from miles_periodic.compat.matrix.called import calls
 from miles_periodic.plugins.decode_radix_cache.proof import check_report
 from miles_periodic.plugins.delta_router_replay import RouteRows, halves
 
@@ -104,6 +105,8 @@ def test_a_request_that_names_no_prefill_server_is_refused_and_the_server_lives(
     assert with_cache.refusals == [400, 400]
     assert with_cache.still_answers
     assert with_cache.never_consulted == []
+    called = calls()["sglang-0.5.23"]["tests/real/test_prefill_decode.py"]
+    assert called == {pair_observed.GUARD.name}
 
 
 def test_a_paused_pair_stands_still_and_its_running_request_survives_new_weights(with_cache):

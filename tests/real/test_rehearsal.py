@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from miles_periodic.compat.matrix.called import calls
+
 pytestmark = pytest.mark.real
 
 
@@ -26,6 +28,8 @@ def test_with_every_feature_off_no_binding_is_in_any_process(rehearsal):
 
 def test_with_every_feature_on_every_binding_was_consulted(rehearsal):
     assert run(rehearsal, "on")["never_consulted"] == []
+    consulted = {name for p in run(rehearsal, "on")["processes"] for name in p["consulted"]}
+    assert consulted == calls()["miles-rl-0.0.2"]["tests/real/test_rehearsal.py"]
 
 
 def test_the_first_rollouts_training_data_are_equal_to_the_byte(rehearsal):

@@ -14,6 +14,7 @@ from route_turns import MODEL, SHAPE, ask, converse, drawn, is_compact, read, re
 from miles_periodic.compat.cpu import tiny_model, wide_expert_parallel
 from miles_periodic.compat.cpu.environment import cpu_environment
 from miles_periodic.compat.cpu.sglang_server import ServerRefusal, SGLangServer
+from miles_periodic.compat.matrix.called import calls
 from miles_periodic.plugins.delta_router_replay import RouteRows
 
 pytestmark = pytest.mark.real
@@ -230,11 +231,14 @@ def test_a_log_probability_keeps_the_routes_that_sampled_it_across_an_update(upd
     assert not same(answer.rows[num_rows:], alone.rows[num_rows:])
 
 
-def test_after_all_this_the_server_runs_and_every_binding_was_needed(server):
+def test_after_all_this_the_server_runs_and_every_binding_was_needed(server, request):
     time.sleep(1.5)
     assert server.is_running
     assert server.roll.failures == []
     assert server.roll.never_consulted() == []
+    version, _ = request.node.callspec.params["server"]
+    called = calls()[f"sglang-{version}"]["tests/real/test_router_replay_servers.py"]
+    assert {name for row in server.roll.rows() for name in row["consulted"]} == called
 
 
 @pytest.fixture(scope="module", params=["0.5.23", "0.5.16"])

@@ -4,15 +4,18 @@ import base64
 
 import numpy as np
 import pytest
+from patched_trees import WAYS, patched_copy
 
 from miles_periodic.compat.catalog import binding_names, bindings_named
 from miles_periodic.compat.cpu import tiny_model
 from miles_periodic.compat.cpu.sglang_server import ServerSetup, SGLangServer
+from miles_periodic.compat.matrix.called import calls
 from miles_periodic.compat.tree import Tree
 
 pytestmark = pytest.mark.real
 
 VERSION = "0.5.11"
+SLUG = "delta-router-replay"
 TOKENS = list(range(20, 60))
 
 
@@ -21,12 +24,17 @@ def serve(sglang_path, tmp_path):
     model = tmp_path / "model"
     tiny_model.write(model)
 
-    def start(with_bindings):
-        path = sglang_path(VERSION)
-        tree = Tree.at("sglang", path[-1])
-        names = binding_names("delta-router-replay", "sglang", tree) if with_bindings else ()
-        flags = ("--disable-overlap-schedule",)
-        setup = ServerSetup(model, path, bindings_named(names), flags=flags)
+    def start(with_bindings, patched=False):
+        *site, stock = sglang_path(VERSION)
+        folder = patched_copy("sglang", stock, SLUG, tmp_path / "patched") if patched else stock
+        names = binding_names(SLUG, "sglang", Tree.at("sglang", folder)) if with_bindings else ()
+        setup = ServerSetup(
+            model,
+            [*site, folder],
+            bindings_named(names),
+            in_sources=names if patched else (),
+            flags=("--disable-overlap-schedule",),
+        )
         return SGLangServer(setup, tmp_path / "log")
 
     return start
@@ -40,15 +48,19 @@ def rows(server, tokens, start):
     return np.frombuffer(values, np.int32).reshape(shape)
 
 
-def test_a_delta_equals_the_suffix_of_all_rows_and_the_roll_call_shows_who_made_it(serve):
-    with serve(True) as server:
+@pytest.mark.parametrize("way", WAYS)
+def test_a_delta_equals_the_suffix_of_all_rows_and_the_roll_call_shows_who_made_it(serve, way):
+    with serve(True, patched=way == "patched") as server:
         full = rows(server, TOKENS, 0)
         assert len(full) == len(TOKENS) + 4 - 1
         delta = rows(server, TOKENS, 30)
         assert delta.tobytes() == full[30:].tobytes()
         assert len(rows(server, TOKENS, len(TOKENS))) == 3
         assert server.roll.never_consulted() == []
-        assert "scheduler" in {row["role"] for row in server.roll.rows()}
+        (scheduler,) = [row for row in server.roll.rows() if row["role"] == "scheduler"]
+        assert scheduler["in_sources"] == (scheduler["applied"] if way == "patched" else [])
+        called = calls()[f"sglang-{VERSION}"]["tests/real/test_server_backport.py"]
+        assert called == {binding.name for binding in server.roll.bindings}
     assert not server.roll.failures
 
 

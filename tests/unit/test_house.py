@@ -50,7 +50,7 @@ NEEDS_TORCH = {
     ),
 }
 #: Imported by those who have the extra that brings it: its edits are written in its terms.
-NEEDS_LIBCST = {"miles_periodic.upstream.edits"}
+NEEDS_LIBCST = {"miles_periodic.patches.edits", "miles_periodic.upstream.edits"}
 #: Rooms that need an extra, and import what it brings.
 EXTRAS = {"miles_periodic.plugins.pbox": "pbox"}
 UPSTREAMS = ("miles", "megatron", "sglang", "torch", "ray", "transformers", "safetensors")

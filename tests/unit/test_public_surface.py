@@ -220,6 +220,12 @@ def test_the_commands_and_their_options_are_these():
             "--tree",
             "--write",
         ],
+        "miles patches": [],
+        "miles patches list": ["--json"],
+        "miles patches check": ["--checkout", "--json", "--upstream"],
+        "miles patches apply": ["--checkout", "--upstream"],
+        "miles patches revert": ["--checkout", "--upstream"],
+        "miles patches export": ["--author", "--checkout", "--output", "--upstream"],
         "miles upstream": [],
         "miles upstream expired": ["--json", "--tree"],
         "miles upstream prepare": [

@@ -6,7 +6,7 @@ import pytest
 
 from miles_periodic.compat import catalog as catalog_module
 from miles_periodic.compat import decide as decide_module
-from miles_periodic.compat import drift, fingerprints
+from miles_periodic.compat import drift, fingerprints, patched
 from miles_periodic.compat.binding import Binding
 from miles_periodic.compat.catalog import every_name
 from miles_periodic.compat.fingerprints import Fingerprint, KnownShape, fingerprint_of
@@ -22,6 +22,7 @@ from miles_periodic.hooks import (
     Unsupported,
     hookimpl,
 )
+from miles_periodic.hooks.binding_points import point
 from miles_periodic.hooks.feature import FeatureSettings
 from miles_periodic.hooks.manager import build_manager
 
@@ -46,7 +47,8 @@ def catalog(monkeypatch):
     """One binding, which `shorten` injects into Miles; all else is native."""
     seen = (Evidence("miles/loop.py", 2, "Loop.turn"),)
     binding = Binding("rollout/turn", "miles", TARGET, "adapter:turn")
-    monkeypatch.setattr(drift, "BINDINGS", {binding.name: binding})
+    for room in (drift, patched):
+        monkeypatch.setattr(room, "BINDINGS", {binding.name: binding})
     probes = {
         "shorten": {
             "sglang": lambda tree: Native("has it", seen),
@@ -208,9 +210,16 @@ def test_the_json_has_the_keys_of_schema_1(miles, sglang):
     assert [d["upstream"] for d in feature["decisions"]] == ["sglang", "miles"]
     assert [d["decision"] for d in feature["decisions"]] == ["native", "inject"]
     assert feature["decisions"][1]["bindings"] == ["rollout/turn"]
+    assert feature["decisions"][1]["in_sources"] == []
     for decision in feature["decisions"]:
         assert {"upstream", "decision", "reason", "evidence"} <= set(decision)
         assert decision["evidence"] == [{"path": "miles/loop.py", "line": 2, "what": "Loop.turn"}]
+
+
+def test_what_is_patched_into_the_sources_is_told_apart_and_is_no_drift(miles):
+    tree = miles(BODY + point("shorten", ["rollout/turn"]))
+    (row,) = make_plan([Lengthen, Shorten], ["shorten"], {"miles": tree}).rows_of("shorten")[1:]
+    assert row.decision.bindings == row.decision.in_sources == ("rollout/turn",)
 
 
 @pytest.mark.parametrize(

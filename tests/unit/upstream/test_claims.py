@@ -15,6 +15,7 @@ def row(applied="", state="merged"):
             "last-update": "2026-11-30",
             "description": "it is there",
             "probe": [{"defines": "sglang.srt.x:f"}],
+            "probe-from": "its description",
             "applied-upstream": applied,
         },
     )

@@ -15,6 +15,7 @@ PART = {
     "last-update": "2026-11-30",
     "description": "it is there",
     "probe": [{"defines": "sglang.srt.x:f"}],
+    "probe-from": "its description",
 }
 
 
@@ -41,6 +42,7 @@ def test_a_change_without_a_number_has_no_address():
         ("sglang#1", {"origin": "mars"}, "origin 'mars' is none of upstream, vendor"),
         ("sglang#1", {"last-update": "yesterday"}, "last-update 'yesterday' is no date"),
         ("sglang#1", {"state": "merged"}, "applied-upstream does not say where"),
+        ("sglang#1", {"probe-from": ""}, "probe-from does not say what its names were read from"),
         ("sglang#1", {"state": "unsent"}, "forwarded = 'no' or 'not-needed: why'"),
         ("sglang#1", {"forwarded": "no"}, "forwarded = 'no' or 'not-needed: why'"),
         ("sglang#1", {"colour": "red"}, "colour"),

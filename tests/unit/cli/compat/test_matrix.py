@@ -160,6 +160,14 @@ def test_neighbouring_releases_with_one_fact_share_a_line_of_the_page():
     assert "- miles-rl-0.0.2: native, as has\\_it." in text
 
 
+def test_a_binding_that_no_test_calls_makes_its_cell_planned_and_is_named(monkeypatch):
+    monkeypatch.setattr(page_module, "planned_only", lambda names: tuple(sorted(names))[:1])
+    injected = Fact("inject", "lacks it", ("server/two", "server/one"))
+    text = page_module.page([Facts("sglang-90.1", {"sglang": {"some-feature": injected}}, {})])
+    assert "| sglang-90.1 | inject, planned |" in text
+    assert "- Planned, with no test on file that calls it: `server/one` on sglang-90.1." in text
+
+
 @pytest.mark.parametrize(
     ("num_releases", "num_features", "first"), [(3, 2, "release"), (2, 3, "feature")]
 )

@@ -45,6 +45,7 @@ def test_two_changes_that_cover_the_releases_together_expire_a_binding():
         "last-update": "2026-11-30",
         "description": "d",
         "probe": [{"defines": "sglang.x:f"}],
+        "probe-from": "its description",
         "replaces": [NAME],
     }
     two = {key: row_from(key, part) for key in ("sglang#1", "sglang#2")}
@@ -63,6 +64,7 @@ def test_a_file_goes_only_when_every_adapter_in_it_does(others, files):
         "last-update": "2026-11-30",
         "description": "d",
         "probe": [{"defines": "sglang.x:f"}],
+        "probe-from": "its description",
         "replaces": gone,
     }
     matrix = [Facts("a", {"sglang": {}}, {"sglang#1": True})]

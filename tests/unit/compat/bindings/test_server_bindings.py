@@ -261,14 +261,28 @@ class Capturer:
         self.device_cache = SimpleNamespace(buffer=np.zeros(num_rows))
 
 
-@pytest.fixture(params=["get_global_server_args", "get_server_args"])
+#: How trees read their arguments: names in the capturer's module to what they return.
+READINGS = {
+    "0.5.9": {"get_global_server_args": ("chunked_prefill_size", "dp_size")},
+    "0.5.16": {"get_server_args": ("chunked_prefill_size", "dp_size")},
+    "0.5.17": {"get_schedule": ("chunked_prefill_size",), "get_parallel": ("dp_size",)},
+    "0.5.22": {"get_schedule": ("chunked_prefill_size",), "get_parallel": ("num_dp_ranks",)},
+}
+
+
+@pytest.fixture(params=READINGS)
 def started(monkeypatch, request):
-    """A capturer that is made, on a tree that reads its arguments by either name."""
+    """A capturer that is made, on a tree that reads its arguments as that release does."""
 
     def start(num_rows, chunk, num_running, num_ranks=1):
-        arguments = SimpleNamespace(chunked_prefill_size=chunk, dp_size=num_ranks)
+        known = {"chunked_prefill_size": chunk, "dp_size": num_ranks, "num_dp_ranks": num_ranks}
         module = sys.modules[Capturer.__module__]
-        monkeypatch.setattr(module, request.param, lambda: arguments, raising=False)
+        for name, fields in READINGS[request.param].items():
+            read = SimpleNamespace(**{field: known[field] for field in fields})
+            monkeypatch.setattr(module, name, lambda read=read: read, raising=False)
+        if "get_schedule" in READINGS[request.param]:
+            draft = "disable_routed_experts_capture_for_draft"
+            monkeypatch.setattr(module, draft, None, raising=False)
 
         def native(model_config, max_running_requests):
             return None

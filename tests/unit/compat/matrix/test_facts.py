@@ -1,6 +1,7 @@
 """Facts: written, read back, and compared in words."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -23,7 +24,8 @@ def folder(tmp_path, monkeypatch):
 
 
 def test_what_was_recorded_is_read_back():
-    before = facts(INJECT, one=True, two=False)
+    alike = {"server/one": ("sglang-90.0", "sglang-90.1")}
+    before = replace(facts(INJECT, one=True, two=False), alike=alike)
     path = record(before)
     assert recorded("sglang-90.1") == before
     assert json.loads(path.read_text())["label"] == "sglang-90.1"
@@ -48,6 +50,11 @@ def test_facts_that_agree_differ_in_nothing():
             "bound server/one; binds",
         ),
         (facts(), facts(Fact("native", "has all")), "was 'has it', is 'has all'"),
+        (
+            Facts("sglang-90.1", {}, {}, {"server/one": ("sglang-90.0",)}),
+            Facts("sglang-90.1", {}, {}),
+            "the targets of server/one were as in sglang-90.0, are as in no recorded tree",
+        ),
         (facts(one=True), facts(one=False), "one was there, is not there"),
         (facts(), facts(one=True), "one was not looked for, is there"),
         (Facts("sglang-90.1", {}, {}), facts(), "some-feature on sglang: is new"),
