@@ -65,7 +65,7 @@ def loss_command(
     repeats: Annotated[int, typer.Option(min=1, help="Timed runs of each way.")] = 3,
     json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Measure log-probabilities and their gradients with logits and without them.
+    """Measure memory and time of log-probabilities and their gradients, with logits and without.
 
     On a GPU 32,768 tokens x 151,936 entries in BF16, on a CPU less, in FP32. Exits 1 where a way of
     ours holds as much as the logits, is above 0 or off by more than rounding.

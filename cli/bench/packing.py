@@ -165,7 +165,7 @@ def packing_command(
     ] = False,
     json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Measure stock orders and cost-aware packing against the proved lower bound.
+    """Measure how long ranks wait, with stock orders and ours, against a proved lower bound.
 
     Exits 1 where a goal is missed: over the cap, over 1.03 times the bound, slower than 1 s.
     """

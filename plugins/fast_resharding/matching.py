@@ -10,7 +10,7 @@ from miles_periodic.hooks.errors import PeriodicError
 from miles_periodic.hooks.nearest_name import did_you_mean
 from miles_periodic.plugins.fast_resharding.dcp_checkpoint import Checkpoint, SourceTensor
 from miles_periodic.plugins.fast_resharding.families.table import Rule
-from miles_periodic.plugins.fast_resharding.naming import some
+from miles_periodic.plugins.fast_resharding.first_few import first_few
 from miles_periodic.plugins.fast_resharding.settings import SLUG
 
 NO_WEIGHTS = (
@@ -145,7 +145,8 @@ def _ambiguous(key: str, found: Sequence[Match]) -> PeriodicError:
 def _unknown(unknown: Sequence[str], checkpoint: Checkpoint, rules: Sequence[Rule]):
     sources = {rule.source for rule in rules}
     return PeriodicError(
-        f"The checkpoint has {len(unknown)} keys that the family does not know: {some(unknown)}.",
+        f"The checkpoint has {len(unknown)} keys that the family does not know: "
+        f"{first_few(unknown)}.",
         feature=SLUG,
         tree=str(checkpoint.folder),
         target=unknown[0],

@@ -13,7 +13,7 @@ import json
 import os
 import shutil
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -75,18 +75,18 @@ class Staging:
         plan: what the bytes of every task depend on. Raises PeriodicError where something is left
         of an earlier run and `resume` is off, or its plan was another one.
         """
-        left = self.folder / _PLAN
+        plan_file = self.folder / _PLAN
         if self._replace and not resume:
-            left.unlink(missing_ok=True)
-        if left.exists() and not resume:
+            plan_file.unlink(missing_ok=True)
+        if plan_file.exists() and not resume:
             raise PeriodicError(
                 f"An earlier run has left {self.folder} unfinished.",
                 feature=SLUG,
                 remedy="Go on with it with --resume, or remove that folder.",
             )
         try:
-            if left.exists():
-                self._check_plan(left, plan)
+            if plan_file.exists():
+                self._check_plan(plan_file, plan)
             else:
                 shutil.rmtree(self.content, ignore_errors=True)
                 (self.folder / _JOURNAL).unlink(missing_ok=True)
@@ -94,7 +94,7 @@ class Staging:
             self.content.mkdir(exist_ok=True)
             for shard in layout.shards:
                 _make_shard(self.content / shard.name, shard.header, shard.num_bytes)
-            _write_whole(left, json.dumps(plan).encode())
+            _write_whole(plan_file, json.dumps(plan).encode())
             done = self._read_journal()
             self._journal = (self.folder / _JOURNAL).open("a", encoding="utf-8")
             # An empty line ends one that a kill has cut off.
@@ -256,15 +256,3 @@ def _sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def files_to_carry(folder: Path) -> Sequence[Path]:
-    """What a model's folder holds besides weights: tokenizer, templates, code, configs."""
-    return [
-        path
-        for path in sorted(folder.iterdir())
-        if path.is_file()
-        and not path.name.startswith(".")
-        and path.suffix in {".json", ".jinja", ".model", ".py", ".tiktoken", ".txt"}
-        and not path.name.endswith(".index.json")
-    ]

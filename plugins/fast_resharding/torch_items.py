@@ -72,9 +72,9 @@ def locate(read: ReadBytes, item_bytes: int, where: str) -> RawTensor:
     """The tensor of an item of `item_bytes`; `where` names the item in errors."""
     window = _Window(read, item_bytes)
     try:
-        members = {_short(i.filename): i for i in zipfile.ZipFile(window).infolist()}
-        pickled = _stored(window, members["data.pkl"])
-        order = _stored(window, members["byteorder"]) if "byteorder" in members else b"little"
+        members = {_member_name(i.filename): i for i in zipfile.ZipFile(window).infolist()}
+        pickled = _member_bytes(window, members["data.pkl"])
+        order = _member_bytes(window, members["byteorder"]) if "byteorder" in members else b"little"
     except (zipfile.BadZipFile, KeyError, ValueError) as error:
         raise _damaged(where, f"{type(error).__name__}: {error}") from error
     if order.strip() != b"little":
@@ -137,18 +137,18 @@ def _placed(window: _Window, tensor: _Tensor, members: dict, where: str) -> RawT
     end = (tensor.offset + sum(spans) + 1) * element.itemsize if prod(tensor.sizes) else 0
     if member.compress_type != zipfile.ZIP_STORED or end > member.file_size:
         raise _damaged(where, f"{member.file_size:,} bytes of storage where {end:,} are needed")
-    start = _start(window, member) + tensor.offset * element.itemsize
+    start = _data_start(window, member) + tensor.offset * element.itemsize
     if start + end - tensor.offset * element.itemsize > window.size:
         raise _damaged(where, "a storage that reaches beyond the item")
     return RawTensor(start, element, tensor.sizes, tensor.strides)
 
 
-def _short(name: str) -> str:
+def _member_name(name: str) -> str:
     """A member's name without the archive's own name."""
     return name.partition("/")[2]
 
 
-def _start(window: _Window, member: zipfile.ZipInfo) -> int:
+def _data_start(window: _Window, member: zipfile.ZipInfo) -> int:
     """The first byte of a member's data: its local header has lengths of its own."""
     header = window.at(member.header_offset, _LOCAL_HEADER_BYTES)
     if header[:4] != b"PK\x03\x04":
@@ -157,10 +157,10 @@ def _start(window: _Window, member: zipfile.ZipInfo) -> int:
     return member.header_offset + _LOCAL_HEADER_BYTES + sum(lengths)
 
 
-def _stored(window: _Window, member: zipfile.ZipInfo) -> bytes:
+def _member_bytes(window: _Window, member: zipfile.ZipInfo) -> bytes:
     if member.compress_type != zipfile.ZIP_STORED:
         raise zipfile.BadZipFile(f"{member.filename} is compressed")
-    return window.at(_start(window, member), member.file_size)
+    return window.at(_data_start(window, member), member.file_size)
 
 
 def _damaged(where: str, found: str) -> PeriodicError:
