@@ -21,7 +21,7 @@ from miles_periodic.plugins.fast_resharding.local_workers import LocalWorkers
 from miles_periodic.plugins.fast_resharding.model_config import CONFIG, ModelConfig, read_config
 from miles_periodic.plugins.fast_resharding.origin import read_origin
 from miles_periodic.plugins.fast_resharding.planner import FROM_ORIGIN, Plan, plan_targets
-from miles_periodic.plugins.fast_resharding.quantising import CONFIG_ENTRY
+from miles_periodic.plugins.fast_resharding.quantising import CONFIG_ENTRY, QUANTISATIONS
 from miles_periodic.plugins.fast_resharding.settings import SHARD_BYTES, TASK_BYTES, UNIT_BYTES
 from miles_periodic.plugins.fast_resharding.shard_layout import Layout, lay_out
 from miles_periodic.plugins.fast_resharding.staging import Staging, files_to_carry
@@ -168,8 +168,17 @@ def _fingerprint(work: _Work) -> dict[str, Any]:
         "checkpoint": work.checkpoint.digest,
         "files": [[name, state.st_size, state.st_mtime_ns] for name, state in states],
         "target tensors": headers.hexdigest(),
+        "sources of target tensors": _digest_of_pieces(work),
         "tasks": [len(task.units) for task in work.tasks],
     }
+
+
+def _digest_of_pieces(work: _Work) -> str:
+    """The same rows of a source are other heads' under another config of the same shapes."""
+    pieces = hashlib.sha256()
+    for target in work.plan.targets:
+        pieces.update(repr((target.name, target.source_element.name, target.pieces)).encode())
+    return pieces.hexdigest()
 
 
 def _units(work: _Work):
@@ -263,14 +272,15 @@ def _published_config(work: _Work) -> bytes:
 
     Its element type is the one that most of what is not quantised has.
     """
-    values = {k: v for k, v in work.config.values.items() if k != "quantization_config"}
+    values = {k: v for k, v in work.config.values.items() if k not in QUANTISATIONS}
     sizes: Counter[str] = Counter()
     for target in work.plan.targets:
         sizes[target.element.name] += 0 if target.scales else target.num_bytes
         if target.scales:
             values["quantization_config"] = CONFIG_ENTRY
     (most, _), *_ = sizes.most_common(1)
-    values["torch_dtype" if "torch_dtype" in values else "dtype"] = most
+    for name in {"torch_dtype", "dtype"} & values.keys() or {"dtype"}:
+        values[name] = most
     return (json.dumps(values, indent=2) + "\n").encode()
 
 

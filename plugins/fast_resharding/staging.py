@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from miles_periodic.hooks.errors import PeriodicError
+from miles_periodic.plugins.fast_resharding.quantising import QUANTISATION_FILES
 from miles_periodic.plugins.fast_resharding.settings import SLUG
 from miles_periodic.plugins.fast_resharding.shard_layout import Layout
 from miles_periodic.plugins.fast_resharding.worker import TaskDone, write_error
@@ -55,6 +56,7 @@ class Staging:
             self.target.parent.mkdir(parents=True, exist_ok=True)
             self.folder.mkdir(exist_ok=True)
             self._take_lock()
+            self._put_back()
         except OSError as error:
             self.__exit__()
             raise write_error(self.folder, error) from error
@@ -65,7 +67,9 @@ class Staging:
 
     def __exit__(self, *_exception: object) -> None:
         if self._journal is not None:
-            self._journal.close()
+            # What could not be written was an error when it was recorded.
+            with contextlib.suppress(OSError):
+                self._journal.close()
         if self._lock is not None:
             os.close(self._lock)
 
@@ -176,6 +180,12 @@ class Staging:
                 os.rename(before, self.target)
             raise
 
+    def _put_back(self) -> None:
+        """What a kill between the two renames of `_rename` has left without its name."""
+        before = self.folder / _BEFORE
+        if before.exists() and not os.path.lexists(self.target):
+            os.rename(before, self.target)
+
     def _take_lock(self) -> None:
         path = self.folder / _LOCK
         self._lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -259,7 +269,10 @@ def _sync(path: Path) -> None:
 
 
 def files_to_carry(folder: Path) -> Sequence[Path]:
-    """What a model's folder holds besides weights: tokenizer, templates, code, configs."""
+    """What a model's folder holds besides weights: tokenizer, templates, code, configs.
+
+    Without what says how those weights were quantised: others are written.
+    """
     return [
         path
         for path in sorted(folder.iterdir())
@@ -267,4 +280,5 @@ def files_to_carry(folder: Path) -> Sequence[Path]:
         and not path.name.startswith(".")
         and path.suffix in {".json", ".jinja", ".model", ".py", ".tiktoken", ".txt"}
         and not path.name.endswith(".index.json")
+        and path.name not in QUANTISATION_FILES
     ]

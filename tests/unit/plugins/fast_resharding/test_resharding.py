@@ -11,11 +11,12 @@ import torch
 from megatron_states import write_source
 from small_models import same, state, written
 
+from miles_periodic.cli.bench.torch_dist_writer import TorchDistWriter
 from miles_periodic.hooks.errors import PeriodicError
 from miles_periodic.plugins.fast_resharding import reshard
 from miles_periodic.plugins.fast_resharding import staging as staging_module
 from miles_periodic.plugins.fast_resharding.staging import Staging, staging_folder
-from miles_periodic.plugins.fast_resharding.worker import Worker
+from miles_periodic.plugins.fast_resharding.worker import TaskDone, Worker
 
 SMALL = {"unit_bytes": 64, "task_bytes": 256, "shard_bytes": 2000}
 
@@ -412,3 +413,97 @@ def test_a_file_of_json_that_is_damaged_is_named(
 ):
     (tmp_path / name).write_text(text)
     refused(f"(?s){tmp_path / name}.*{remedy}", source, target, model_folder)
+
+
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 8,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 4,
+    "vocab_size": 20,
+    "intermediate_size": 8,
+    "tie_word_embeddings": True,
+}
+
+
+def test_resume_refuses_a_config_of_the_same_shapes_whose_heads_are_others(
+    tmp_path, model_folder, target, monkeypatch
+):
+    def config(**changes):
+        (model_folder / "config.json").write_text(json.dumps({**LLAMA, **changes}))
+
+    layer = "decoder.layers.0"
+    with TorchDistWriter(tmp_path / "source") as writer:
+        for key, shape in {
+            "embedding.word_embeddings.weight": (20, 8),
+            "decoder.final_layernorm.weight": (8,),
+            f"{layer}.self_attention.linear_qkv.layer_norm_weight": (8,),
+            f"{layer}.self_attention.linear_qkv.weight": (32, 8),
+            f"{layer}.self_attention.linear_proj.weight": (8, 16),
+            f"{layer}.mlp.linear_fc1.layer_norm_weight": (8,),
+            f"{layer}.mlp.linear_fc1.weight": (16, 8),
+            f"{layer}.mlp.linear_fc2.weight": (8, 8),
+        }.items():
+            writer.add(key, torch.randn(shape).bfloat16())
+    config(num_attention_heads=8, num_key_value_heads=4, head_dim=2)
+    leave_unfinished(tmp_path / "source", model_folder, target, monkeypatch)
+    config()
+    named = "(?s)another plan.*another sources of target tensors"
+    refused(named, tmp_path / "source", target, model_folder, resume=True, **SMALL)
+
+
+@pytest.mark.parametrize("name", ["hf_quant_config.json", "quantize_config.json"])
+def test_how_the_origin_was_quantised_is_not_said_of_what_is_written(
+    name, source, config, model_folder, target
+):
+    config |= {"compression_config": {"format": "int-quantized"}, "torch_dtype": "float16"}
+    (model_folder / "config.json").write_text(json.dumps(config))
+    (model_folder / name).write_text("{}")
+    reshard(source, target, config=model_folder)
+    published = json.loads((target / "config.json").read_text())
+    assert not (target / name).exists() and "compression_config" not in published
+    assert (published["dtype"], published["torch_dtype"]) == ("bfloat16", "bfloat16")
+
+
+def test_a_full_disk_is_one_error_and_lets_the_lock_go(target):
+    done = TaskDone(0, ("0",), 1, 1, 0)
+    with pytest.raises(PeriodicError, match="No space left"), Staging(target) as staging:
+        staging._journal = Path("/dev/full").open("w", encoding="utf-8")  # noqa: SIM115
+        staging.record(done)
+    with Staging(target):
+        pass
+
+
+def test_what_a_kill_between_two_renames_left_has_its_name_again(target):
+    (staging_folder(target) / "before").mkdir(parents=True)
+    (staging_folder(target) / "before" / "config.json").touch()
+    with Staging(target, replace=True):
+        assert [path.name for path in target.iterdir()] == ["config.json"]
+
+
+@pytest.mark.parametrize(
+    "header", [b"[1,2]", b'{"a":3}', b'{"a":{}}', b'{"a":{"dtype":[1]}}', b"{", b"\xff"]
+)
+def test_weights_of_the_origin_that_are_no_safetensors_are_named(
+    header, source, model_folder, target
+):
+    data = len(header).to_bytes(8, "little") + header
+    (model_folder / "model.safetensors").write_bytes(data)
+    refused(r"(?s)model\.safetensors is no safetensors", source, target, model_folder)
+
+
+@pytest.mark.parametrize("weight_map", [{"a": [1]}, {"a": None}, {"a": 3}])
+def test_an_index_of_the_origin_without_names_of_files_is_named(
+    weight_map, source, model_folder, target
+):
+    index = model_folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": weight_map}))
+    refused("is no index of safetensors files", source, target, model_folder)
+
+
+@pytest.mark.parametrize("layers", [3, "0", [0.5], [True], {"0": 1}])
+def test_numbers_of_layers_that_are_none_are_refused(layers, source, config, model_folder, target):
+    (model_folder / "config.json").write_text(json.dumps({**config, "mlp_only_layers": layers}))
+    refused("no usable mlp_only_layers", source, target, model_folder)
