@@ -11,7 +11,11 @@ from typing import Any
 from miles_periodic.plugins.fast_resharding.dcp_checkpoint import Checkpoint
 from miles_periodic.plugins.fast_resharding.families.table import Family
 from miles_periodic.plugins.fast_resharding.model_config import ModelConfig
-from miles_periodic.plugins.fast_resharding.quantising import CONFIG_ENTRY
+from miles_periodic.plugins.fast_resharding.quantising import (
+    CONFIG_ENTRY,
+    QUANTISATION_FILES,
+    QUANTISATIONS,
+)
 from miles_periodic.plugins.fast_resharding.shard_layout import Layout
 from miles_periodic.plugins.fast_resharding.targets import Target
 from miles_periodic.plugins.fast_resharding.tasks import Task
@@ -24,14 +28,15 @@ def published_config(config: ModelConfig, targets: Sequence[Target]) -> bytes:
 
     Its element type is the one that most of what is not quantised has.
     """
-    values = {k: v for k, v in config.values.items() if k != "quantization_config"}
+    values = {k: v for k, v in config.values.items() if k not in QUANTISATIONS}
     sizes: Counter[str] = Counter()
     for target in targets:
         sizes[target.element.name] += 0 if target.scales else target.num_bytes
         if target.scales:
             values["quantization_config"] = CONFIG_ENTRY
     (most, _), *_ = sizes.most_common(1)
-    values["torch_dtype" if "torch_dtype" in values else "dtype"] = most
+    for name in {"torch_dtype", "dtype"} & values.keys() or {"dtype"}:
+        values[name] = most
     return (json.dumps(values, indent=2) + "\n").encode()
 
 
@@ -63,7 +68,10 @@ def manifest(
 
 
 def files_to_carry(folder: Path) -> Sequence[Path]:
-    """What a model's folder holds besides weights: tokenizer, templates, code, configs."""
+    """What a model's folder holds besides weights: tokenizer, templates, code, configs.
+
+    Without what says how those weights were quantised: others are written.
+    """
     return [
         path
         for path in sorted(folder.iterdir())
@@ -71,4 +79,5 @@ def files_to_carry(folder: Path) -> Sequence[Path]:
         and not path.name.startswith(".")
         and path.suffix in {".json", ".jinja", ".model", ".py", ".tiktoken", ".txt"}
         and not path.name.endswith(".index.json")
+        and path.name not in QUANTISATION_FILES
     ]

@@ -170,8 +170,17 @@ def _fingerprint(work: _Work) -> dict[str, Any]:
         "checkpoint": work.checkpoint.digest,
         "files": [[name, state.st_size, state.st_mtime_ns] for name, state in states],
         "target tensors": headers.hexdigest(),
+        "sources of target tensors": _digest_of_pieces(work),
         "tasks": [len(task.units) for task in work.tasks],
     }
+
+
+def _digest_of_pieces(work: _Work) -> str:
+    """The same rows of a source are other heads' under another config of the same shapes."""
+    pieces = hashlib.sha256()
+    for target in work.plan.targets:
+        pieces.update(repr((target.name, target.source_element.name, target.pieces)).encode())
+    return pieces.hexdigest()
 
 
 def _units(work: _Work) -> Iterator[Unit]:

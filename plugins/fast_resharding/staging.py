@@ -55,6 +55,7 @@ class Staging:
             self.target.parent.mkdir(parents=True, exist_ok=True)
             self.folder.mkdir(exist_ok=True)
             self._take_lock()
+            self._put_back()
         except OSError as error:
             self.__exit__()
             raise write_error(self.folder, error) from error
@@ -65,7 +66,9 @@ class Staging:
 
     def __exit__(self, *_exception: object) -> None:
         if self._journal is not None:
-            self._journal.close()
+            # What could not be written was an error when it was recorded.
+            with contextlib.suppress(OSError):
+                self._journal.close()
         if self._lock is not None:
             os.close(self._lock)
 
@@ -175,6 +178,12 @@ class Staging:
             if replaces:
                 os.rename(before, self.target)
             raise
+
+    def _put_back(self) -> None:
+        """What a kill between the two renames of `_rename` has left without its name."""
+        before = self.folder / _BEFORE
+        if before.exists() and not os.path.lexists(self.target):
+            os.rename(before, self.target)
 
     def _take_lock(self) -> None:
         path = self.folder / _LOCK

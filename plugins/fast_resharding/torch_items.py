@@ -22,6 +22,17 @@ ReadBytes = Callable[[int, int], bytes]
 """(offset in the item, number of bytes) to exactly that many bytes."""
 
 _END_BYTES = 4096
+#: What an archive or a description of a tensor raises whose bytes are not what was written.
+_NOT_AS_WRITTEN = (
+    zipfile.BadZipFile,
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    NotImplementedError,
+    OSError,
+    TypeError,
+    ValueError,
+)
 _LOCAL_HEADER_BYTES = 30
 _STORAGES = {
     "DoubleStorage": "float64",
@@ -75,14 +86,14 @@ def locate(read: ReadBytes, item_bytes: int, where: str) -> RawTensor:
         members = {_member_name(i.filename): i for i in zipfile.ZipFile(window).infolist()}
         pickled = _member_bytes(window, members["data.pkl"])
         order = _member_bytes(window, members["byteorder"]) if "byteorder" in members else b"little"
-    except (zipfile.BadZipFile, KeyError, ValueError) as error:
+        if order.strip() != b"little":
+            raise _damaged(where, f"byte order {order!r}")
+        tensor = restricted_pickle.load(pickled, _BUILDERS, where=where, storage=_Storage)
+        if not isinstance(tensor, _Tensor):
+            raise _damaged(where, f"a {type(tensor).__name__} where a tensor belongs")
+        return _placed(window, tensor, members, where)
+    except _NOT_AS_WRITTEN as error:
         raise _damaged(where, f"{type(error).__name__}: {error}") from error
-    if order.strip() != b"little":
-        raise _damaged(where, f"byte order {order!r}")
-    tensor = restricted_pickle.load(pickled, _BUILDERS, where=where, storage=_Storage)
-    if not isinstance(tensor, _Tensor):
-        raise _damaged(where, f"a {type(tensor).__name__} where a tensor belongs")
-    return _placed(window, tensor, members, where)
 
 
 @dataclass(frozen=True)

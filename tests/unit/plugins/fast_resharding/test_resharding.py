@@ -200,3 +200,42 @@ def test_a_file_of_json_that_is_damaged_is_named(
 ):
     (tmp_path / name).write_text(text)
     refused(f"(?s){tmp_path / name}.*{remedy}", source, target, model_folder)
+
+
+@pytest.mark.parametrize("name", ["hf_quant_config.json", "quantize_config.json"])
+def test_how_the_origin_was_quantised_is_not_said_of_what_is_written(
+    name, source, config, model_folder, target
+):
+    config |= {"compression_config": {"format": "int-quantized"}, "torch_dtype": "float16"}
+    (model_folder / "config.json").write_text(json.dumps(config))
+    (model_folder / name).write_text("{}")
+    reshard(source, target, config=model_folder)
+    published = json.loads((target / "config.json").read_text())
+    assert not (target / name).exists() and "compression_config" not in published
+    assert (published["dtype"], published["torch_dtype"]) == ("bfloat16", "bfloat16")
+
+
+@pytest.mark.parametrize(
+    "header", [b"[1,2]", b'{"a":3}', b'{"a":{}}', b'{"a":{"dtype":[1]}}', b"{", b"\xff"]
+)
+def test_weights_of_the_origin_that_are_no_safetensors_are_named(
+    header, source, model_folder, target
+):
+    data = len(header).to_bytes(8, "little") + header
+    (model_folder / "model.safetensors").write_bytes(data)
+    refused(r"(?s)model\.safetensors is no safetensors", source, target, model_folder)
+
+
+@pytest.mark.parametrize("weight_map", [{"a": [1]}, {"a": None}, {"a": 3}])
+def test_an_index_of_the_origin_without_names_of_files_is_named(
+    weight_map, source, model_folder, target
+):
+    index = model_folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": weight_map}))
+    refused("is no index of safetensors files", source, target, model_folder)
+
+
+@pytest.mark.parametrize("layers", [3, "0", [0.5], [True], {"0": 1}])
+def test_numbers_of_layers_that_are_none_are_refused(layers, source, config, model_folder, target):
+    (model_folder / "config.json").write_text(json.dumps({**config, "mlp_only_layers": layers}))
+    refused("no usable mlp_only_layers", source, target, model_folder)

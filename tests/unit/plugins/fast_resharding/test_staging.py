@@ -1,19 +1,23 @@
 """The folder in which a target is made: locked, gone on with, published by one rename."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
+import torch
 from small_models import IN_MANY_TASKS, refused, same, written
 
+from miles_periodic.cli.bench.torch_dist_writer import TorchDistWriter
 from miles_periodic.hooks.errors import PeriodicError
 from miles_periodic.plugins.fast_resharding import reshard
 from miles_periodic.plugins.fast_resharding import staging as staging_module
 from miles_periodic.plugins.fast_resharding.staging import Staging, staging_folder
-from miles_periodic.plugins.fast_resharding.worker import Worker
+from miles_periodic.plugins.fast_resharding.worker import TaskDone, Worker
 
 
 def test_a_target_that_exists_is_left_alone(source, model_folder, target):
@@ -126,7 +130,7 @@ def test_a_second_run_at_the_same_time_is_refused(source, model_folder, target):
 DRIVER = """
 import os, signal, sys, time
 from miles_periodic.plugins.fast_resharding import reshard
-from miles_periodic.plugins.fast_resharding.worker import Worker
+from miles_periodic.plugins.fast_resharding.worker import TaskDone, Worker
 run = Worker.run
 def stop(self, task):
     if task.number == 5:
@@ -207,3 +211,58 @@ def test_a_target_that_somebody_made_meanwhile_is_left_alone(source, model_folde
     with pytest.raises(PeriodicError, match="Choose another target, or remove that one"):
         reshard(source, target, config=model_folder, on_progress=appear)
     assert [path.name for path in target.iterdir()] == ["theirs"]
+
+
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 8,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 4,
+    "vocab_size": 20,
+    "intermediate_size": 8,
+    "tie_word_embeddings": True,
+}
+
+
+def test_resume_refuses_a_config_of_the_same_shapes_whose_heads_are_others(
+    tmp_path, model_folder, target, monkeypatch
+):
+    def config(**changes):
+        (model_folder / "config.json").write_text(json.dumps({**LLAMA, **changes}))
+
+    layer = "decoder.layers.0"
+    with TorchDistWriter(tmp_path / "source") as writer:
+        for key, shape in {
+            "embedding.word_embeddings.weight": (20, 8),
+            "decoder.final_layernorm.weight": (8,),
+            f"{layer}.self_attention.linear_qkv.layer_norm_weight": (8,),
+            f"{layer}.self_attention.linear_qkv.weight": (32, 8),
+            f"{layer}.self_attention.linear_proj.weight": (8, 16),
+            f"{layer}.mlp.linear_fc1.layer_norm_weight": (8,),
+            f"{layer}.mlp.linear_fc1.weight": (16, 8),
+            f"{layer}.mlp.linear_fc2.weight": (8, 8),
+        }.items():
+            writer.add(key, torch.randn(shape).bfloat16())
+    config(num_attention_heads=8, num_key_value_heads=4, head_dim=2)
+    leave_unfinished(tmp_path / "source", model_folder, target, monkeypatch)
+    config()
+    named = "(?s)another plan.*another sources of target tensors"
+    refused(named, tmp_path / "source", target, model_folder, resume=True, **IN_MANY_TASKS)
+
+
+def test_a_full_disk_is_one_error_and_lets_the_lock_go(target):
+    done = TaskDone(0, ("0",), 1, 1, 0)
+    with pytest.raises(PeriodicError, match="No space left"), Staging(target) as staging:
+        staging._journal = Path("/dev/full").open("w", encoding="utf-8")  # noqa: SIM115
+        staging.record(done)
+    with Staging(target):
+        pass
+
+
+def test_what_a_kill_between_two_renames_left_has_its_name_again(target):
+    (staging_folder(target) / "before").mkdir(parents=True)
+    (staging_folder(target) / "before" / "config.json").touch()
+    with Staging(target, replace=True):
+        assert [path.name for path in target.iterdir()] == ["config.json"]
