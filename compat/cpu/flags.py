@@ -127,6 +127,8 @@ def _save_flags(work_folder: Path, run: CpuRun) -> list[str]:
     if run.save_interval is not None:
         flags += ["--save", str(checkpoints_folder(work_folder))]
         flags += ["--save-interval", str(run.save_interval)]
+        # Else Megatron also writes the padding of its buffers, whose bits nobody set.
+        flags += ["--dist-ckpt-optim-fully-reshardable"]
     if run.load is not None:
         flags += ["--load", str(run.load)]
     if run.recorded is not None:

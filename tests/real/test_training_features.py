@@ -3,13 +3,14 @@
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from conftest import EXACT, run_on_cpu
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from miles_periodic.cli.rehearsal.measurements import measure_training, read_records
-from miles_periodic.compat.cpu.flags import CpuRun, checkpoints_folder
+from miles_periodic.compat.cpu.flags import CpuRun, checkpoints_folder, rollouts_file
 
 pytestmark = pytest.mark.real
 
@@ -42,7 +43,8 @@ def go_on(work, tmp_path_factory):
         first = checkpoints_folder(work / "on")
         shutil.copytree(first / "iter_0000000", folder / "first" / "iter_0000000")
         (folder / "first" / "latest_checkpointed_iteration.txt").write_text("0", encoding="utf-8")
-        shape = CpuRun(num_rollouts=2, save_interval=1, load=folder / "first", recorded=work / "on")
+        widen_routes(rollouts_file(work / "on"), rollouts_file(folder))
+        shape = CpuRun(num_rollouts=2, save_interval=1, load=folder / "first", recorded=folder)
         outcome = run_on_cpu(folder / "work", ("cost-aware-packing", *slugs), shape, EXACT)
         assert (outcome.status, outcome.problems) == (0, []), outcome.log.read_text()[-3000:]
         return outcome
@@ -78,9 +80,9 @@ def test_losses_of_a_rehearsal_are_those_without_the_features_but_for_rounding(r
 
 def test_a_resumed_run_goes_on_from_the_saved_step(resumed, rehearsal):
     (step,) = trained(resumed)
-    assert step == rehearsal.result["runs"]["on"]["training"]["per_step"][1] | {
-        "reward": step.get("reward")
-    }
+    whole = rehearsal.result["runs"]["on"]["training"]["per_step"][1]
+    assert step == {name: whole[name] for name in step}
+    assert {"step", "loss", "grad_norm", "log_prob_difference"} <= set(step)
 
 
 def test_every_trainer_of_a_resumed_run_loads_into_host_memory(resumed):
@@ -106,8 +108,18 @@ def test_what_is_saved_then_has_the_bits_of_the_run_that_was_not_interrupted(
         tensors(checkpoints_folder(each) / "iter_0000001", tmp_path)
         for each in (folder, work / "on")
     )
-    assert set(found) == set(expected) and len(found) > 50
+    assert set(found) == set(expected) and len(found) > 20
     assert [key for key in found if not torch.equal(found[key], expected[key])] == []
+
+
+def widen_routes(recorded: Path, copy: Path) -> None:
+    """The second rollout, its routes as Miles has them where nothing keeps them narrow."""
+    saved = torch.load(str(recorded).format(rollout_id=1), weights_only=False)
+    for sample in saved["samples"]:
+        key = "rollout_routed_experts"
+        sample[key] = np.asarray(sample[key]).astype(np.int32)
+    copy.parent.mkdir()
+    torch.save(saved, str(copy).format(rollout_id=1))
 
 
 def trained(outcome) -> list[dict]:
