@@ -1,16 +1,21 @@
-"""Offloaded optimizer state, staged saves and losses without logits in whole runs of Miles."""
+"""Offloaded optimizer state, staged saves and losses without logits in whole runs of Miles.
 
+The rehearsal's second step is taken again from its first checkpoint, by runs without servers that
+train on its recorded rollouts: `taken_up` puts offload and staging in where they were not,
+`left_out` goes on without them.
+"""
+
+import re
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from conftest import EXACT, run_on_cpu
+from cpu_runs import EXACT, run_on_cpu
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from miles_periodic.cli.rehearsal.measurements import measure_training, read_records
-from miles_periodic.compat.cpu.flags import CpuRun, checkpoints_folder, rollouts_file
+from miles_periodic.compat.cpu.flags import CpuRun, checkpoints_folder
 
 pytestmark = pytest.mark.real
 
@@ -27,103 +32,96 @@ CONSULTED = {
 }
 #: Miles's log-probabilities come from logits that Megatron rounds to BF16, eight bits long.
 LOSS_TOLERANCE, NORM_TOLERANCE = 5e-3, 0.05
+#: Each tensor is copied before it is written, as from a GPU.
+NOTHING_ON_THE_HOST = """
+from miles_periodic.compat.bindings import staging_memory
+staging_memory.lies_on_host = lambda tensor: False
+"""
+WRITTEN = re.compile(r"checkpoint written in (\d+) waves: (\d+) bytes copied .* most (\d+) at once")
 
 
 @pytest.fixture(scope="module")
-def work(rehearsal) -> Path:
-    return rehearsal.folder / "work"
+def taken_up(rehearsal, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("taken_up")
+    return go_on(rehearsal, "off", folder, OFFLOAD, STAGING, site=NOTHING_ON_THE_HOST)
 
 
 @pytest.fixture(scope="module")
-def go_on(work, tmp_path_factory):
-    """`go_on(*slugs)`: the second step of the rehearsal once more, from its first checkpoint."""
-
-    def resume(*slugs):
-        folder = tmp_path_factory.mktemp("resumed")
-        first = checkpoints_folder(work / "on")
-        shutil.copytree(first / "iter_0000000", folder / "first" / "iter_0000000")
-        (folder / "first" / "latest_checkpointed_iteration.txt").write_text("0", encoding="utf-8")
-        widen_routes(rollouts_file(work / "on"), rollouts_file(folder))
-        shape = CpuRun(num_rollouts=2, save_interval=1, load=folder / "first", recorded=folder)
-        outcome = run_on_cpu(folder / "work", ("cost-aware-packing", *slugs), shape, EXACT)
-        assert (outcome.status, outcome.problems) == (0, []), outcome.log.read_text()[-3000:]
-        return outcome
-
-    return resume
-
-
-@pytest.fixture(scope="module")
-def resumed(go_on):
-    return go_on(OFFLOAD, STAGING, LOSS)
-
-
-@pytest.fixture(scope="module")
-def native(go_on):
-    """With optimizer state and saves as Megatron has them."""
-    return go_on(LOSS)
+def left_out(rehearsal, tmp_path_factory):
+    """What decides which rows are trained on together, and by which arithmetic, stays in."""
+    others = ("delta-router-replay", "cost-aware-packing", LOSS)
+    return go_on(rehearsal, "on", tmp_path_factory.mktemp("left_out"), *others)
 
 
 @pytest.mark.parametrize("feature", CONSULTED)
 def test_every_trainer_of_a_rehearsal_consults_each_feature(rehearsal, feature):
-    processes = rehearsal.result["runs"]["on"]["processes"]
-    trainers = [process for process in processes if process["role"] == "trainer"]
-    assert len(trainers) == 2
-    for trainer in trainers:
-        assert CONSULTED[feature] <= set(trainer["consulted"])
+    for consulted in by_trainer(rehearsal.result["runs"]["on"]["processes"]):
+        assert CONSULTED[feature] <= consulted.keys()
 
 
 def test_losses_of_a_rehearsal_are_those_without_the_features_but_for_rounding(rehearsal):
-    off, on = (rehearsal.result["runs"][name]["training"]["per_step"][0] for name in ("off", "on"))
+    off, on = (uninterrupted(rehearsal, name)[0] for name in ("off", "on"))
     assert on["loss"] == pytest.approx(off["loss"], abs=LOSS_TOLERANCE)
     assert on["grad_norm"] == pytest.approx(off["grad_norm"], rel=NORM_TOLERANCE)
 
 
-def test_a_resumed_run_goes_on_from_the_saved_step(resumed, rehearsal):
-    (step,) = trained(resumed)
-    whole = rehearsal.result["runs"]["on"]["training"]["per_step"][1]
-    assert step == {name: whole[name] for name in step}
-    assert {"step", "loss", "grad_norm", "log_prob_difference"} <= set(step)
+def test_every_trainer_that_takes_offload_up_loads_what_megatron_saved(taken_up):
+    for consulted in by_trainer(taken_up.processes):
+        assert consulted["training/load-state-of-weight"] > 20
+        assert CONSULTED[OFFLOAD] | CONSULTED[STAGING] <= consulted.keys()
 
 
-def test_every_trainer_of_a_resumed_run_loads_into_host_memory(resumed):
-    trainers = [row for row in resumed.processes if row["role"] == "trainer"]
-    assert len(trainers) == 2
-    for trainer in trainers:
-        assert trainer["consulted"]["training/load-state-of-weight"] > 20
+def test_no_trainer_without_offload_and_staging_consults_them(left_out):
+    for consulted in by_trainer(left_out.processes):
+        assert not (CONSULTED[OFFLOAD] | CONSULTED[STAGING]) & consulted.keys()
 
 
-def test_without_offload_and_staging_the_same_step_has_the_same_bits(native, resumed):
-    assert [
-        row["role"] for row in native.processes if set(row["consulted"]) & CONSULTED[OFFLOAD]
-    ] == []
-    assert trained(native) == trained(resumed)
+def test_every_trainer_saves_in_waves_and_holds_no_more_than_its_bound(taken_up):
+    bound = EXACT[STAGING]["staging_bytes"]
+    written = [map(int, found) for found in WRITTEN.findall(taken_up.log.read_text())]
+    assert len(written) == 2
+    for num_waves, copied_bytes, peak_bytes in written:
+        assert num_waves >= 3 and 0 < peak_bytes <= bound < copied_bytes / 2
 
 
-@pytest.mark.parametrize("run", ["resumed", "native"])
-def test_what_is_saved_then_has_the_bits_of_the_run_that_was_not_interrupted(
-    run, work, request, tmp_path
+@pytest.mark.parametrize(("resumed", "whole"), [("taken_up", "off"), ("left_out", "on")])
+def test_a_resumed_run_goes_on_bit_for_bit_from_the_step_that_was_saved(
+    resumed, whole, rehearsal, request, tmp_path
 ):
-    folder = request.getfixturevalue(run).folder
+    outcome = request.getfixturevalue(resumed)
+    (step,) = measure_training(read_records(outcome.records))
+    expected = uninterrupted(rehearsal, whole)[1]
+    assert step == {name: expected[name] for name in step}
+    assert {"step", "loss", "grad_norm", "log_prob_difference"} <= set(step)
     found, expected = (
-        tensors(checkpoints_folder(each) / "iter_0000001", tmp_path)
-        for each in (folder, work / "on")
+        tensors(checkpoints_folder(folder) / "iter_0000001", tmp_path)
+        for folder in (outcome.folder, rehearsal.folder / "work" / whole)
     )
-    assert set(found) == set(expected) and len(found) > 20
+    assert set(found) == set(expected) and len(found) > 40
     assert [key for key in found if not torch.equal(found[key], expected[key])] == []
 
 
-def widen_routes(recorded: Path, copy: Path) -> None:
-    """The second rollout, its routes as Miles has them where nothing keeps them narrow."""
-    saved = torch.load(str(recorded).format(rollout_id=1), weights_only=False)
-    for sample in saved["samples"]:
-        key = "rollout_routed_experts"
-        sample[key] = np.asarray(sample[key]).astype(np.int32)
-    copy.parent.mkdir()
-    torch.save(saved, str(copy).format(rollout_id=1))
+def go_on(rehearsal, name, folder, *slugs, site=""):
+    """The second step of the rehearsal's run of that name once more, from its first checkpoint."""
+    whole = rehearsal.folder / "work" / name
+    first = "iter_0000000"
+    shutil.copytree(checkpoints_folder(whole) / first, folder / "first" / first)
+    (folder / "first" / "latest_checkpointed_iteration.txt").write_text("0", encoding="utf-8")
+    shape = CpuRun(num_rollouts=2, save_interval=1, load=folder / "first", recorded=whole)
+    outcome = run_on_cpu(folder / "work", slugs, shape=shape, site=site, settings=EXACT)
+    assert (outcome.status, outcome.problems) == (0, []), outcome.log.read_text()[-3000:]
+    return outcome
 
 
-def trained(outcome) -> list[dict]:
-    return measure_training(read_records(outcome.records))
+def by_trainer(processes) -> list[dict[str, int]]:
+    """How often each rank consulted each binding; Megatron's writers are no ranks."""
+    ranks = [p["consulted"] for p in processes if p["role"] == "trainer" and p["consulted"]]
+    assert len(ranks) == 2
+    return ranks
+
+
+def uninterrupted(rehearsal, name) -> list[dict[str, float]]:
+    return rehearsal.result["runs"][name]["training"]["per_step"]
 
 
 def tensors(checkpoint: Path, scratch: Path) -> dict[str, torch.Tensor]:
