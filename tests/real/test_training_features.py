@@ -30,8 +30,13 @@ CONSULTED = {
     STAGING: {"checkpoint/save-of-base", "checkpoint/waves", "checkpoint/host-tensors"},
     LOSS: {"loss/output", "loss/log-probs"},
 }
-#: Miles's log-probabilities come from logits that Megatron rounds to BF16, eight bits long.
-LOSS_TOLERANCE, NORM_TOLERANCE = 5e-3, 0.05
+#: Native log-probabilities come from logits that Megatron rounds to BF16, eight bits long. It moves
+#: this loss by 7e-5, the mean difference to the server's by 3e-5, the gradient's norm by 0.14 %.
+TOLERANCES = {
+    "loss": {"abs": 5e-4},
+    "log_prob_difference": {"abs": 2e-4},
+    "grad_norm": {"rel": 0.01},
+}
 #: Each tensor is copied before it is written, as from a GPU.
 NOTHING_ON_THE_HOST = """
 from miles_periodic.compat.bindings import staging_memory
@@ -61,8 +66,9 @@ def test_every_trainer_of_a_rehearsal_consults_each_feature(rehearsal, feature):
 
 def test_losses_of_a_rehearsal_are_those_without_the_features_but_for_rounding(rehearsal):
     off, on = (uninterrupted(rehearsal, name)[0] for name in ("off", "on"))
-    assert on["loss"] == pytest.approx(off["loss"], abs=LOSS_TOLERANCE)
-    assert on["grad_norm"] == pytest.approx(off["grad_norm"], rel=NORM_TOLERANCE)
+    for name, tolerance in TOLERANCES.items():
+        assert on[name] == pytest.approx(off[name], **tolerance)
+        assert on[name] != off[name]
 
 
 def test_every_trainer_that_takes_offload_up_loads_what_megatron_saved(taken_up):
