@@ -52,6 +52,7 @@ def export(
             target=str(into),
             remedy="Give --output a folder that does not exist yet.",
         )
+    into = into.absolute()  # git is asked elsewhere
     into.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=into.parent, prefix=f".{into.name}.") as held:
         beside = Path(held)
