@@ -21,7 +21,8 @@ everything after it goes to the script untouched.
 
 | exit status | of | meaning |
 |---|---|---|
-| 1 | `rehearse`, `bench` but for `boot`, `decode-radix` and `request-routing` | a check or a goal was missed |
+| 1 | `rehearse` | a check failed |
+| 1 | `bench`, but for `boot`, `decode-radix`, `request-routing` | a goal was missed |
 | 1 | `compat matrix --check`, `upstream verify` | the sources say otherwise |
 | 1 | `patches check` | a patch set is in conflict |
 | 2 | every command | something to change, found before anything was started |
