@@ -104,6 +104,13 @@ def test_a_quilt_patch_has_a_header_that_dep_3_defines(exported):
     assert diff.lstrip().startswith(b"diff --git a/miles/a.py b/miles/a.py")
 
 
+def test_a_relative_folder_gets_both_forms(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    export(Path("out"), BASE, stacked()[1], day="2026-11-30")
+    written = {path.parent.name for path in (tmp_path / "out").rglob("*.patch")}
+    assert written == {"git", "quilt"}
+
+
 def test_a_folder_that_is_there_is_not_written_into(tmp_path):
     with pytest.raises(PeriodicError, match="a folder that does not exist yet"):
         export(tmp_path, BASE, stacked()[1], day="2026-11-30")
