@@ -124,13 +124,6 @@ def test_a_git_that_fails_leaves_nothing_behind(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_relative_folder_gets_what_git_am_takes(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    _, sets = stacked()
-    export(Path("out"), BASE, sets, day="2026-11-30")
-    assert len(list(tmp_path.glob("out/git/*.patch"))) == len(sets)
-
-
 def test_the_repository_that_a_git_hook_runs_in_stays_as_it_is(tmp_path, monkeypatch):
     theirs = tmp_path / "theirs"
     theirs.mkdir()
