@@ -15,9 +15,9 @@ from typing import Annotated, Any
 
 import typer
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
+from miles_periodic.cli.bench.table import print_whole
 from miles_periodic.compat.bench import cross_entropy
 from miles_periodic.hooks.errors import PeriodicError
 from miles_periodic.hooks.nearest_name import did_you_mean
@@ -82,7 +82,7 @@ def loss_command(
     if json_output:
         typer.echo(json.dumps(result, indent=2))
     else:
-        Console().print(table(result))
+        print_whole(table(result))
     raise typer.Exit(0 if result["verdict"] == MET else 1)
 
 

@@ -15,11 +15,11 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from miles_periodic.cli.bench import stock_orders
 from miles_periodic.cli.bench.sent_orders import sent_orders
+from miles_periodic.cli.bench.table import print_whole
 from miles_periodic.cli.bench.traces import TRACES
 from miles_periodic.hooks.errors import PeriodicError
 from miles_periodic.hooks.nearest_name import did_you_mean
@@ -177,7 +177,7 @@ def packing_command(
     if json_output:
         typer.echo(json.dumps(rows, indent=2))
     else:
-        Console().print(table(rows))
+        print_whole(table(rows))
     raise typer.Exit(0 if all(meets_goals(row) for row in rows) else 1)
 
 
