@@ -139,8 +139,7 @@ class SGLangServer:
             except OSError:
                 time.sleep(0.5)
                 continue
-            if self.roll.bindings:
-                self.roll_call.require_joined()
+            self.roll_call.require_joined()
             return
         raise PeriodicError(
             "The server did not come up.",
