@@ -21,7 +21,8 @@ import numpy as np
 from miles_periodic.compat.catalog import bindings_named
 from miles_periodic.compat.cpu import tiny_model
 from miles_periodic.compat.cpu.environment import LOOPBACK, cpu_environment
-from miles_periodic.compat.cpu.sglang_server import ServerRefusal, free_port
+from miles_periodic.compat.cpu.free_port import free_port
+from miles_periodic.compat.cpu.sglang_server import ServerRefusal
 from miles_periodic.compat.manifest import FeatureReference, RunManifest
 from miles_periodic.compat.plan import make_plan
 from miles_periodic.compat.roll_call.server import RollCallServer

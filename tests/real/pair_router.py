@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from miles_periodic.compat.cpu.environment import LOOPBACK
+from miles_periodic.compat.cpu.free_port import free_port
 from miles_periodic.compat.cpu.sglang_pair import SGLangPair
-from miles_periodic.compat.cpu.sglang_server import free_port
 
 UP_SECONDS = 60
 

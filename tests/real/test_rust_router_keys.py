@@ -12,7 +12,7 @@ import pytest
 from json_server import JsonServer
 
 from miles_periodic.compat.bindings.routing_keys import HEADER, RANK_FIELDS
-from miles_periodic.compat.cpu.sglang_server import free_port
+from miles_periodic.compat.cpu.free_port import free_port
 from miles_periodic.plugins.request_routing.sticky import key_of
 
 pytestmark = pytest.mark.real
