@@ -21,7 +21,7 @@ from miles_periodic.compat.manifest import FeatureReference, RunManifest
 from miles_periodic.compat.roll_call.server import RollCallServer
 from miles_periodic.hooks.errors import PeriodicError
 
-UP_SECONDS = 120
+UP_SECONDS = 300
 _PROGRAM = f"""
 import sys
 from types import SimpleNamespace

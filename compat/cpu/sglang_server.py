@@ -25,7 +25,7 @@ from miles_periodic.hooks.errors import PeriodicError
 
 #: What a server needs on a machine without a GPU, whatever its role.
 STAND_INS = "miles_periodic.compat.cpu.stock_sglang:STAND_INS"
-UP_SECONDS = 300
+UP_SECONDS = 600
 REQUEST_SECONDS = 120
 FLAGS = (
     "--device", "cpu", "--host", LOOPBACK, "--max-total-tokens", "4096",

@@ -64,7 +64,7 @@ def router_before(servers, log, with_feature=True):
 def post(url, body, key=None):
     headers = {"Content-Type": "application/json"} | ({"X-SMG-Routing-Key": key} if key else {})
     request = urllib.request.Request(url, json.dumps(body).encode(), headers)
-    with urllib.request.urlopen(request, timeout=120) as response:
+    with urllib.request.urlopen(request, timeout=300) as response:
         return json.load(response)
 
 

@@ -351,6 +351,6 @@ def test_a_blob_crosses_the_servers_other_form_of_messages_as_it_is(sglang_path)
         env={**os.environ, **own},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr

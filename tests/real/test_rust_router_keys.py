@@ -17,7 +17,7 @@ from miles_periodic.plugins.request_routing.sticky import key_of
 
 pytestmark = pytest.mark.real
 
-UP_SECONDS = 60
+UP_SECONDS = 240
 NUM_ROLLOUTS, NUM_TURNS = 8, 5
 
 
@@ -88,7 +88,7 @@ def generate(url, tokens, key, fields):
     headers = {"Content-Type": "application/json"} | ({HEADER: key} if key else {})
     body = {"input_ids": tokens, "sampling_params": {"max_new_tokens": 1}, **fields}
     post = urllib.request.Request(f"{url}/generate", json.dumps(body).encode(), headers)
-    with urllib.request.urlopen(post, timeout=30):
+    with urllib.request.urlopen(post, timeout=120):
         pass
 
 
