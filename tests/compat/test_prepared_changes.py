@@ -92,6 +92,7 @@ def _check_proof(change, folder, name):
     [
         (("delta-router-replay", "sglang"), ("sglang", "0.5.16")),
         (("cost-aware-packing", "miles"), ("miles-rl", "0.0.2")),
+        (("kv-preservation", "miles"), ("miles-rl", "0.0.2")),
         (("cost-aware-packing", "megatron"), ("megatron-core", "0.19.2")),
     ],
     ids=lambda each: "-".join(each),

@@ -28,6 +28,7 @@ def test_what_can_be_sent_is_this():
         ("cost-aware-packing", "miles"),
         ("delta-router-replay", "miles"),
         ("delta-router-replay", "sglang"),
+        ("kv-preservation", "miles"),
     ]
 
 
