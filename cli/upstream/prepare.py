@@ -32,7 +32,13 @@ from miles_periodic.upstream.prepare import (
 
 
 def prepare_command(
-    feature: Annotated[str, typer.Argument(metavar="FEATURE", help="The feature's slug.")],
+    feature: Annotated[
+        str,
+        typer.Argument(
+            metavar="FEATURE[.PART]",
+            help="The feature's slug; of a second change for the same upstream with its part.",
+        ),
+    ],
     checkout: Annotated[
         Path,
         typer.Option(
