@@ -21,7 +21,7 @@ from miles_periodic.cli.options import (
     Selection,
 )
 from miles_periodic.cli.selected import plan_for, select_features
-from miles_periodic.compat.plan import Plan, Row, trees_from
+from miles_periodic.compat.plan import NOT_ASKED_FOR, Plan, Row, trees_from
 from miles_periodic.hooks.decisions import Inject, Unsupported, word
 
 #: From this width on, a place and what was seen there share a line.
@@ -33,6 +33,10 @@ def plan_command(
     context: typer.Context,
     json_output: Annotated[
         bool, typer.Option("--json", help="Print the plan as JSON (schema 1) and nothing else.")
+    ] = False,
+    quiet: Annotated[
+        bool,
+        typer.Option("--quiet", "-q", help="Print a line per feature and the verdict only."),
     ] = False,
     tree: Annotated[
         list[str] | None,
@@ -71,7 +75,7 @@ def plan_command(
     )
     selected = select_features(selection, default="periodic")
     plan = plan_for(selected, selection, trees_from(tree or ()))
-    show(plan, json_output, only_with=selected.needs_servers())
+    show(plan, json_output, only_with=selected.needs_servers(), quiet=quiet)
 
 
 def show(
@@ -79,22 +83,53 @@ def show(
     json_output: bool = False,
     console: Console | None = None,
     only_with: Mapping[str, str] | None = None,
+    quiet: bool = False,
 ) -> None:
     """Print a plan as JSON, or for people: the environment, a table per feature, the verdict.
 
     only_with: slug to the servers, in words, in whose absence a run goes without the feature.
+    quiet: without what the verdict rests on.
     """
     if json_output:
         typer.echo(json.dumps(plan.to_json(), indent=2))
         return
     console = console or Console(highlight=False)
+    if not quiet:
+        _show_evidence(plan, console)
+    console.print(_summary(plan))
+    if idle := [slug for slug in plan.features if plan.off(slug) == NOT_ASKED_FOR]:
+        console.print(Text(f"{NOT_ASKED_FOR}: {', '.join(idle)}", _COLOURS["off"]))
+    console.print()
+    console.print(_verdict(plan, only_with or {}))
+
+
+def _show_evidence(plan: Plan, console: Console) -> None:
     console.print(_surroundings(plan))
     for slug in plan.features:
         console.print()
         console.print(Text(slug, style="bold"))
         console.print(_table(plan.rows_of(slug), wide=console.width >= _WIDE))
     console.print()
-    console.print(_verdict(plan, only_with or {}))
+    console.print(Text("In short", style="bold"))
+
+
+def _summary(plan: Plan) -> Table:
+    """A line per feature that was asked for: what it comes to on each upstream."""
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("feature", no_wrap=True)
+    table.add_column("decisions", overflow="fold", ratio=1)
+    for slug in plan.features:
+        if plan.off(slug) != NOT_ASKED_FOR:
+            table.add_row(slug, _in_short(plan, slug))
+    return table
+
+
+def _in_short(plan: Plan, slug: str) -> Text:
+    if reason := plan.off(slug):
+        return Text(f"off: {reason}", _COLOURS["off"])
+    said = ((row.upstream, word(row.decision)) for row in plan.rows_of(slug))
+    parts = [Text.assemble(f"{upstream} ", (text, _COLOURS[text])) for upstream, text in said]
+    return Text(", ").join(parts)
 
 
 def _verdict(plan: Plan, only_with: Mapping[str, str]) -> Text:
@@ -107,7 +142,7 @@ def _verdict(plan: Plan, only_with: Mapping[str, str]) -> Text:
         return Text(f"A launch would be refused: {_listed(refused)} cannot be had.", "bold red")
     gone = {slug for slug in plan.features if plan.off(slug)} | {*plan.dropped(), *plan.refused()}
     on = [slug for slug in plan.features if slug not in gone]
-    without = [slug for slug in plan.features if slug in gone]
+    without = [s for s in plan.features if s in gone and plan.off(s) != NOT_ASKED_FOR]
     gap = f", without {_listed(without)}" if without else ""
     said = Text(f"A launch would start with {_listed(on) or 'no feature'}{gap}.", "bold green")
     for slug in plan.refused():

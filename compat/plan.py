@@ -20,6 +20,10 @@ from miles_periodic.hooks.selection import check_slugs
 SCHEMA = 1
 
 
+#: Why a feature is off that nobody selected.
+NOT_ASKED_FOR = "not asked for"
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """One feature on one upstream that it touches."""
@@ -158,7 +162,7 @@ def make_plan(
     rows = [
         Row(q.slug, q.upstream, decide(q, trees.get(q.upstream)))
         if q.slug in on
-        else Row(q.slug, q.upstream, Off("not asked for"))
+        else Row(q.slug, q.upstream, Off(NOT_ASKED_FOR))
         for q in questions
     ]
     return Plan(

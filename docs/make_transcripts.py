@@ -26,7 +26,9 @@ PAGES = ("failures.md", "new-release.md", "own-plugin.md")
 FILE = re.compile(r'^```\w+ title="([^"]+)"\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 SESSION = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PROVOKED = re.compile(r"(<!-- provoked: (\w+) -->\n\n```text\n)(.*?)(^```$)", re.M | re.DOTALL)
-NOT_ASKED_FOR = re.compile(r"(?:^[a-z-]+\n(?:\w+ +off +not asked for *\n)+\n)+", re.MULTILINE)
+NOT_ASKED_FOR = re.compile(
+    r"(?:^[a-z-]+\n(?:\w+ +off +not asked for *\n)+\n)+|^not asked for: (?:.+\n)+\n", re.MULTILINE
+)
 #: Sessions that the others rely on: what they install, and the wheels that they fetch.
 FIRST = ("$ pip install", "$ miles compat add")
 #: Packages that a page installs, below its folder.

@@ -60,7 +60,7 @@ def agent_command(
     ] = 256,
     heartbeat_seconds: Annotated[
         float, typer.Option(metavar="S", help="How often a job is asked for a sign of life.")
-    ] = 10.0,
+    ] = 30.0,
     allow_unenforced: Annotated[
         list[str] | None,
         typer.Option(metavar="LIMIT", help="Start although this limit is not enforced here."),

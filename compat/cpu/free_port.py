@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import socket
+from collections.abc import Sequence
 from contextlib import closing
 
 from miles_periodic.compat.cpu.environment import LOOPBACK
@@ -12,16 +13,20 @@ from miles_periodic.hooks.errors import PeriodicError
 #: Where ports are looked for. SGLang takes the port 10,000 above its own for gRPC: both below those
 #: that the kernel gives to connections, above those of Ray's workers.
 PORTS = range(20_000, 22_700, 7)
+#: Where the ranks of one server meet: beside them, so that these are as many.
+RANK_PORTS = range(20_003, 22_700, 7)
 
 
-def free_port() -> int:
+def free_port(among: Sequence[int] | None = None) -> int:
     """A TCP port on which nothing listens, and that no other call here or elsewhere has returned.
 
     A server listens long after its port was chosen, so the UDP port of the same number, which no
-    server of ours uses, is held until this process ends: whoever chooses next sees that. Raises
-    PeriodicError where none is left.
+    server of ours uses, is held until this process ends: whoever chooses next sees that.
+    among: the ports to choose from, PORTS if none are given. Raises PeriodicError where none is
+    left.
     """
-    for port in random.sample(PORTS, len(PORTS)):
+    ports = PORTS if among is None else among
+    for port in random.sample(ports, len(ports)):
         claim = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         try:
             claim.bind((LOOPBACK, port))
@@ -34,5 +39,5 @@ def free_port() -> int:
                 return port
         claim.close()
     raise PeriodicError(
-        "No port is free.", expected=f"one of {PORTS}", remedy="End some of the servers here."
+        "No port is free.", expected=f"one of {ports}", remedy="End some of the servers here."
     )

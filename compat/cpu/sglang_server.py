@@ -18,7 +18,7 @@ from typing import Any
 
 from miles_periodic.compat.binding import Binding
 from miles_periodic.compat.cpu.environment import LOOPBACK, cpu_environment
-from miles_periodic.compat.cpu.free_port import free_port
+from miles_periodic.compat.cpu.free_port import RANK_PORTS, free_port
 from miles_periodic.compat.manifest import FeatureReference, RunManifest
 from miles_periodic.compat.roll_call.server import RollCallServer
 from miles_periodic.hooks.errors import PeriodicError
@@ -111,6 +111,10 @@ class SGLangServer:
         )
         command = [sys.executable, "-m", "sglang.launch_server", *FLAGS]
         command += ["--model-path", str(self.setup.model), "--port", str(self.port)]
+        if "--dp" not in self.setup.flags:
+            # SGLang would take one of those that the kernel gives to connections, long before it
+            # listens there.
+            command += ["--nccl-port", str(free_port(RANK_PORTS))]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 [*command, *self.setup.flags],

@@ -14,7 +14,7 @@ from patched_trees import PATCHED, WAYS, patched_copy
 from miles_periodic.compat.matrix.called import calls
 
 PROCESS = Path(__file__).parents[1] / "lines" / "miles_loss_process.py"
-TIMEOUT_SECONDS = 300
+TIMEOUT_SECONDS = 900
 
 
 @pytest.fixture(

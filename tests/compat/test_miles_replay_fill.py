@@ -15,7 +15,7 @@ import pytest
 from miles_trees import TREES
 
 PROCESS = Path(__file__).parents[1] / "lines" / "fill_process.py"
-TIMEOUT_SECONDS = 600
+TIMEOUT_SECONDS = 900
 
 
 @pytest.fixture(scope="module", params=TREES)

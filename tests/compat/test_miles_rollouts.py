@@ -15,7 +15,7 @@ from miles_trees import TREES
 from small_server import routes
 
 PROCESS = Path(__file__).parents[1] / "lines" / "rollout_process.py"
-TIMEOUT_SECONDS = 600
+TIMEOUT_SECONDS = 900
 
 CALL = '<tool_call>\n{"name": "look", "arguments": {}}\n</tool_call>'
 PATHS = ("single_turn", "older")

@@ -18,7 +18,7 @@ from miles_trees import TREES
 from miles_periodic.compat.matrix.called import calls
 
 PROCESS = Path(__file__).parents[1] / "lines" / "updater_process.py"
-TIMEOUT_SECONDS = 300
+TIMEOUT_SECONDS = 900
 UPDATERS = ("colocated", "fsdp")
 
 

@@ -17,7 +17,7 @@ from miles_periodic.hooks import Native
 from miles_periodic.plugins import features
 
 PROCESS = Path(__file__).parents[1] / "lines" / "packing_scheduler_process.py"
-TIMEOUT_SECONDS = 300
+TIMEOUT_SECONDS = 900
 CAP = 64
 
 

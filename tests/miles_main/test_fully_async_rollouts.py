@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 PROCESS = Path(__file__).parents[1] / "lines" / "async_process.py"
-TIMEOUT_SECONDS = 300
+TIMEOUT_SECONDS = 900
 
 
 @pytest.fixture(scope="module")

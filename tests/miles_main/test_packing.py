@@ -28,7 +28,7 @@ from miles_periodic.plugins.cost_aware_packing.feature import CostAwarePacking
 from miles_periodic.plugins.cost_aware_packing.settings import CostAwarePackingSettings
 
 PROCESS = Path(__file__).parents[1] / "lines" / "schedule_process.py"
-TIMEOUT_SECONDS = 300
+TIMEOUT_SECONDS = 900
 SCHEDULES = "miles.utils.dp_schedule"
 
 

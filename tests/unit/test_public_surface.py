@@ -142,6 +142,7 @@ def test_the_commands_and_their_options_are_these():
             "--plugin-config",
             "--plugin-set",
             "--plugins",
+            "--quiet",
             "--tree",
         ],
         "miles rehearse": ["--json", "--report", "--steps", "--without", "--work-dir"],

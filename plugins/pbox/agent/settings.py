@@ -61,9 +61,9 @@ class AgentSettings(BaseModel):
     max_output_bytes: Annotated[int, Field(ge=1)] = 64 << 20
     """The highest output limit that a command may ask for."""
 
-    heartbeat_seconds: Annotated[float, Field(gt=0)] = 10.0
+    heartbeat_seconds: Annotated[float, Field(gt=0)] = 30.0
     """How often a job's connection is asked for a sign of life; one and a half of it without an
-    answer ends everything of that connection."""
+    answer ends everything of that connection. A job that pickles gigabytes answers late."""
 
     allow_unenforced: frozenset[str] = frozenset()
     """Limits that may stay unproved, by name."""

@@ -16,7 +16,7 @@ import aiohttp
 from miles_periodic.plugins.pbox.client.wire_errors import raise_refusal
 
 #: How often the agent is asked in turn whether it lives.
-HEARTBEAT_SECONDS = 10.0
+HEARTBEAT_SECONDS = 30.0
 
 
 class ControlConnection:

@@ -98,6 +98,30 @@ def test_the_last_line_says_whether_a_launch_would_start(rows, allowed, verdict)
     assert out.getvalue().rstrip().endswith(verdict)
 
 
+def test_what_nobody_asked_for_is_no_part_of_the_verdict():
+    out = io.StringIO()
+    show(PLAN, console=Console(file=out, width=80, highlight=False), quiet=True)
+    assert "not asked for: two" in out.getvalue()
+    assert "two" not in out.getvalue().splitlines()[-1]
+
+
+def test_quiet_is_a_line_per_feature_and_the_verdict():
+    out = io.StringIO()
+    show(PLAN, console=Console(file=out, width=80, highlight=False), quiet=True)
+    lines = [line.rstrip() for line in out.getvalue().splitlines()]
+    assert lines == [
+        "one  sglang native, megatron unsupported, miles inject",
+        "not asked for: two",
+        "",
+        "A launch would be refused: one cannot be had.",
+    ]
+
+
+def test_without_quiet_the_same_lines_stand_last(printed):
+    text, _ = printed
+    assert text.index("reads [it]") < text.index("In short\none  sglang native")
+
+
 def test_a_feature_for_servers_that_a_run_may_lack_refuses_only_the_runs_that_have_them():
     missing = Unsupported("no such thing", "Use another tree.", SEEN)
     plan = Plan(("one",), (Row("one", "sglang", missing),), {}, {})

@@ -23,7 +23,7 @@ def built(site):
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", site]
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
     done = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=900, check=False
     )
     return done.returncode, done.stderr
 

@@ -10,10 +10,12 @@ from miles_periodic.compat.cpu import free_port as module
 from miles_periodic.compat.cpu.environment import LOOPBACK
 from miles_periodic.hooks.errors import PeriodicError
 
-#: Above the ports that the module draws from: each of these is claimed by one test, for good.
-ALONE = range(22_730, 22_734)
-ELSEWHERE = 22_734
-LISTENING = 22_735
+
+@pytest.fixture
+def mine():
+    """Ports between one that this process holds and the next that is ever drawn."""
+    first = module.free_port()
+    return [first + 1, first + 2, first + 4, first + 5]
 
 
 @pytest.fixture
@@ -21,27 +23,28 @@ def draws_from(monkeypatch):
     return lambda *ports: monkeypatch.setattr(module, "PORTS", ports)
 
 
-def test_no_port_is_returned_twice_before_anything_listens_on_it(draws_from):
-    draws_from(*ALONE)
-    assert sorted(module.free_port() for _ in ALONE) == list(ALONE)
+def test_no_port_is_returned_twice_before_anything_listens_on_it(draws_from, mine):
+    draws_from(*mine)
+    assert sorted(module.free_port() for _ in mine) == mine
 
 
-def test_another_process_is_not_given_it_either(draws_from):
-    draws_from(ELSEWHERE)
-    assert module.free_port() == ELSEWHERE
+def test_another_process_is_not_given_it_either(draws_from, mine):
+    port = mine[0]
+    draws_from(port)
+    assert module.free_port() == port
     code = (
         "from miles_periodic.compat.cpu import free_port as module\n"
-        f"module.PORTS = [{ELSEWHERE}]\n"
+        f"module.PORTS = [{port}]\n"
         "module.free_port()"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert "No port is free" in done.stderr
 
 
-def test_a_port_on_which_something_listens_is_none(draws_from):
-    draws_from(LISTENING)
+def test_a_port_on_which_something_listens_is_none(draws_from, mine):
+    draws_from(mine[0])
     with (
-        socket.create_server((LOOPBACK, LISTENING)),
+        socket.create_server((LOOPBACK, mine[0])),
         pytest.raises(PeriodicError, match="End some"),
     ):
         module.free_port()

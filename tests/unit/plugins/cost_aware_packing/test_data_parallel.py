@@ -91,7 +91,12 @@ def test_fixed_size_steps_are_the_runs_of_local_samples_that_the_trainer_takes(b
 def test_one_sample_per_micro_batch_is_optimal(batch):
     lengths, ranks, _, global_batch_size = batch
     plan = split(
-        lengths, ranks, cost=lengths, global_batch_size=global_batch_size, micro_batch_size=1
+        lengths,
+        ranks,
+        cost=lengths,
+        global_batch_size=global_batch_size,
+        micro_batch_size=1,
+        time_budget=0,
     )
     assert plan.schedule.ratio == pytest.approx(1.0)
 
@@ -159,7 +164,7 @@ def test_no_micro_batch_holds_more_samples_than_allowed(lengths, ranks, most, ca
 @pytest.mark.parametrize("seed", range(4))
 def test_capped_sample_counts_are_equal_on_a_long_tailed_trace(lognormal_trace, seed):
     lengths, costs = lognormal_trace(256, seed)
-    plan = split(lengths, 8, cost=costs, global_batch_size=128, max_tokens=131072)
+    plan = split(lengths, 8, cost=costs, global_batch_size=128, max_tokens=131072, time_budget=0)
     assert plan.has_equal_counts and plan.schedule.ratio <= 1.04
 
 
