@@ -75,9 +75,12 @@ def points_of(
     if (unknown := without_known_shape(needed, tree)) != ():
         return _drift(unknown[0], tree)
     settings = feature.settings_model()
-    offered, _ = _known(_groups(feature, settings.names_left_open(), tree), tree, replacements)
+    left_open = _groups(feature, settings.names_left_open(), tree)
+    offered, drifted = _known(left_open, tree, replacements)
     if {*needed, *offered} <= set(every_name(ALWAYS.get(tree.upstream, ()))):
-        return Nothing(f"native: {decision.reason}")
+        # A target of another shape would have been patched here: that is no work of upstream's.
+        drifted = drifted or _gone(feature, settings.names_left_open(), tree)
+        return _drift(drifted[0], tree) if drifted else Nothing(f"native: {decision.reason}")
     others = SETTING_BINDINGS.get(feature.slug, {}).get(tree.upstream, {})
     sessions = names_for_sessions(feature.slug, tree.upstream, tree)
     groups = [*_groups(feature, others, tree), sessions]
@@ -102,6 +105,17 @@ def _of_settings(feature: type[Feature], settings: Iterable[str], tree: Tree) ->
 
 def _groups(feature: type[Feature], settings: Iterable[str], tree: Tree) -> list[tuple[str, ...]]:
     return [_of_settings(feature, (setting,), tree) for setting in settings]
+
+
+def _gone(feature: type[Feature], settings: Iterable[str], tree: Tree) -> tuple[str, ...]:
+    """Targets of those settings that a tree has not, while it has the classes that they are in."""
+    by_setting = SETTING_BINDINGS.get(feature.slug, {}).get(tree.upstream, {})
+    needs = [need for setting in settings for need in by_setting.get(setting, ())]
+    if any(tree.find(BINDINGS[name].target) for name in every_name(needs)):
+        return ()
+    targets = [BINDINGS[name].target for name in every_name(needs)]
+    methods = [each for each in targets if "." in each.partition(":")[2]]
+    return tuple(each for each in methods if tree.find(each.rpartition(".")[0]))
 
 
 def _known(
