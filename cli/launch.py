@@ -165,9 +165,9 @@ def supervise(
     SIGINT, SIGTERM and SIGHUP are passed on; on a failed roll call every process of the run on
     this node is ended within seconds.
     """
-    child = subprocess.Popen(command, env=dict(environment), start_new_session=True)
-    roll_call.roll.driver_pid = child.pid
-    with _signals_passed_on(child):
+    with _signals_passed_on() as passed_on:
+        child = passed_on.start(command, environment)
+        roll_call.roll.driver_pid = child.pid
         end_on_failure(roll_call, child)
         status = child.wait()
     roll_call.hear_out(child.pid)
@@ -227,22 +227,33 @@ def end_on_failure(roll_call: RollCallServer, child: subprocess.Popen) -> None:
 
 
 class _signals_passed_on:
-    """While the child runs, what would end the launcher goes to the child's process group.
+    """What would end the launcher goes to its child's process group, from the child's start on.
 
     A SIGHUP that is ignored, as under nohup, stays ignored.
     """
 
-    def __init__(self, child: subprocess.Popen) -> None:
-        self.child = child
+    def __init__(self) -> None:
+        self.child: subprocess.Popen | None = None
+        self.early: list[int] = []
 
-    def __enter__(self) -> None:
+    def start(self, command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen:
+        """The child, which also gets the signals that came while it was started."""
+        self.child = subprocess.Popen(command, env=dict(environment), start_new_session=True)
+        for number in self.early:
+            self._pass_on(number, None)
+        return self.child
+
+    def __enter__(self) -> _signals_passed_on:
         numbers = [signal.SIGINT, signal.SIGTERM]
         if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
             numbers.append(signal.SIGHUP)
         self.before = {number: signal.signal(number, self._pass_on) for number in numbers}
+        return self
 
     def _pass_on(self, number, frame) -> None:
-        if self.child.poll() is None:
+        if self.child is None:
+            self.early.append(number)
+        elif self.child.poll() is None:
             os.killpg(self.child.pid, number)
 
     def __exit__(self, *exception) -> None:

@@ -28,6 +28,8 @@ from miles_periodic.plugins.pbox.node.sweep import sweep
 from miles_periodic.plugins.pbox.node.system_calls import adopt_orphans
 from miles_periodic.plugins.pbox.outcomes import InfrastructureFailure, SandboxGone
 
+#: Whoever sweeps abandoned places holds each for a moment.
+TAKE_SECONDS = 2.0
 _log = logging.getLogger(__name__)
 
 
@@ -56,7 +58,7 @@ class Agent:
         enforced.
         """
         settings = self.settings
-        self._held.append(place.take(settings.state_dir))
+        self._held.append(place.take(settings.state_dir, patience_seconds=TAKE_SECONDS))
         adopt_orphans()
         self._reaping = asyncio.ensure_future(reap_orphans())
         left = await asyncio.to_thread(sweep, self.node)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from pathlib import Path
 
 from miles_periodic.hooks.errors import PeriodicError
 from miles_periodic.plugins.pbox.node import cgroups
 from miles_periodic.plugins.pbox.node.runsc import Runsc
 from miles_periodic.plugins.pbox.node.sandbox import Node
+
+_LOOK_SECONDS = 0.1
 
 
 def place_of(state: Path, program: str, platform: str, group: str) -> Node:
@@ -18,23 +21,38 @@ def place_of(state: Path, program: str, platform: str, group: str) -> Node:
     return Node(runsc, cgroups.find(group), state / "sandboxes")
 
 
-def take(state: Path) -> int:
+def take(state: Path, patience_seconds: float = 0.0) -> int:
     """Make the folder and take it for this process alone, as long as the descriptor is open.
 
+    patience_seconds: for whoever looks for abandoned places and holds this one for a moment.
     Raises PeriodicError where another agent has it.
     """
-    for folder in (state, state / "sandboxes", state / "runsc"):
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    lock = os.open(state / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        os.close(lock)
-        raise PeriodicError(
-            f"Another agent uses {state}.",
-            remedy="Stop it, or give this one another --state-dir and --cgroup.",
-        ) from error
+    end = time.monotonic() + patience_seconds
+    while (lock := _taken(state)) is None:
+        if time.monotonic() >= end:
+            raise PeriodicError(
+                f"Another agent uses {state}.",
+                remedy="Stop it, or give this one another --state-dir and --cgroup.",
+            )
+        time.sleep(_LOOK_SECONDS)
     return lock
+
+
+def _taken(state: Path) -> int | None:
+    """The lock; None where another process has it, or removes the folder just now."""
+    lock = None
+    try:
+        for folder in (state, state / "sandboxes", state / "runsc"):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = os.open(state / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(os.fstat(lock), os.stat(state / "lock")):
+            return lock
+    except (BlockingIOError, FileNotFoundError):
+        pass
+    if lock is not None:
+        os.close(lock)
+    return None
 
 
 def remove_place(state: Path, node: Node) -> None:

@@ -9,12 +9,14 @@ import sys
 import pytest
 from becoming import becomes
 
+from miles_periodic.cli import launch
 from miles_periodic.cli.launch import (
     RAY_JOB_CONFIG,
     command_of,
     end_on_failure,
     first_on_path,
     run_environment,
+    supervise,
     verdict,
 )
 from miles_periodic.compat.binding import Binding
@@ -112,10 +114,29 @@ def test_a_terminal_that_closes_ends_the_script_too(tmp_path):
         "run = RollCallServer([], run_id='hangup');"
         "run.__enter__(); sys.exit(supervise(command, os.environ, run))"
     )
-    with subprocess.Popen([sys.executable, "-c", launcher], stdout=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", launcher],
+        stdout=subprocess.PIPE,
+        # Tests that run under nohup inherit that hang-ups are ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
+    ) as process:
         assert process.stdout.readline() == b"up\n"
         process.send_signal(signal.SIGHUP)
         assert process.wait(120) == 128 + signal.SIGHUP
+
+
+def test_a_signal_that_comes_while_the_script_is_started_ends_it(monkeypatch):
+    started = subprocess.Popen
+
+    def interrupted(*arguments, **options):
+        child = started(*arguments, **options)
+        os.kill(os.getpid(), signal.SIGTERM)
+        return child
+
+    monkeypatch.setattr(launch.subprocess, "Popen", interrupted)
+    with RollCallServer([], run_id="early") as run:
+        status = supervise([sys.executable, "-c", "import time; time.sleep(600)"], os.environ, run)
+    assert status == 128 + signal.SIGTERM
 
 
 def test_the_plan_reads_the_package_next_to_the_script_as_the_script_will(tmp_path):
