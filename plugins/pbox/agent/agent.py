@@ -20,7 +20,13 @@ from miles_periodic.plugins.pbox.node import place, snapshots, undertaker
 from miles_periodic.plugins.pbox.node.layers import Layers
 from miles_periodic.plugins.pbox.node.orphans import reap_orphans
 from miles_periodic.plugins.pbox.node.pool import Pool
-from miles_periodic.plugins.pbox.node.proof import Proof, prove, refuse_unproved
+from miles_periodic.plugins.pbox.node.proof import (
+    Proof,
+    prove,
+    refuse_unknown_limits,
+    refuse_unproved,
+)
+from miles_periodic.plugins.pbox.node.room import Room, room_for
 from miles_periodic.plugins.pbox.node.sandbox import Image, Node, Sandbox
 from miles_periodic.plugins.pbox.node.snapshots import Snapshot
 from miles_periodic.plugins.pbox.node.start import start
@@ -39,6 +45,7 @@ class Agent:
     node: Node
     images: ImageStore
     tokens: Tokens
+    room: Room | None = None
     proofs: list[Proof] = field(default_factory=list)
     leases: dict[str, Lease] = field(default_factory=dict)
     pools: dict[str, Pool] = field(default_factory=dict)
@@ -52,16 +59,19 @@ class Agent:
     async def open(self) -> None:
         """Take the place, sweep what is left there, prove the limits, fill the pools.
 
-        Raises PeriodicError where another agent is there, an image is missing or a limit is not
-        enforced.
+        Raises PeriodicError where another agent is there, an image is missing, a setting asks for
+        more than there is, or a limit is not enforced.
         """
         settings = self.settings
-        self._held.append(place.take(settings.state_dir))
+        refuse_unknown_limits(settings.allow_unenforced)
+        self.room = room_for(settings.cpus, settings.memory_bytes, self.node.cgroups)
+        self.room.refuse_beyond(settings.limits)
+        self._held.append(await asyncio.to_thread(place.take, settings.state_dir))
         adopt_orphans()
         self._reaping = asyncio.ensure_future(reap_orphans())
         left = await asyncio.to_thread(sweep, self.node)
         _log.info("swept %d sandboxes of an agent before this one", len(left))
-        self.node.cgroups.prepare(settings.cpus, settings.memory_bytes)
+        self._prepare_groups()
         self._held.append(undertaker.start(settings.state_dir, self.node))
         self.tokens.ensure()
         image = self.images.get(settings.default_image).as_image(settings.default_image)
@@ -74,6 +84,16 @@ class Agent:
             self.pools[name] = pool
             pool.open()
 
+    def _prepare_groups(self) -> None:
+        try:
+            self.node.cgroups.prepare(self.settings.cpus, self.settings.memory_bytes)
+        except OSError as error:
+            raise PeriodicError(
+                f"The control group {self.settings.cgroup!r} cannot be made, or bounded: {error}.",
+                remedy="Give --cgroup a group, and above it one, without processes of their own "
+                "(cgroup v2), on a file system that is mounted writable.",
+            ) from error
+
     async def close(self) -> None:
         """Destroy everything; the undertaker does what this leaves undone."""
         ends = [pool.close() for pool in self.pools.values()]
@@ -81,8 +101,8 @@ class Agent:
         await asyncio.gather(*ends, return_exceptions=True)
         if self._reaping is not None:
             self._reaping.cancel()
-        while self._held:
-            os.close(self._held.pop())
+        while self._held:  # the place first: the undertaker takes it when its pipe ends
+            os.close(self._held.pop(0))
 
     def open_lease(self, job: str) -> Lease:
         """A lease for a new control connection of a job."""
@@ -114,10 +134,13 @@ class Agent:
     ) -> Sandbox:
         """A sandbox for a lease, warm where there is one; or one that begins with a snapshot.
 
-        Raises PeriodicError where there is no such image, InfrastructureFailure where the node is
-        full, the sandbox does not start, or the lease ended meanwhile.
+        Raises PeriodicError where there is no such image or a limit is beyond what the node has,
+        InfrastructureFailure where the node is full, the sandbox does not start, or the lease
+        ended meanwhile.
         """
         image_name = image_name or self.settings.default_image
+        if limits is not None and self.room is not None:
+            self.room.refuse_beyond(limits)
         sandbox = None
         if snapshot:
             kept = self.snapshot_of(lease.job, snapshot)[1]

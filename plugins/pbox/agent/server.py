@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import signal
@@ -23,6 +24,8 @@ from miles_periodic.plugins.pbox.outcomes import InfrastructureFailure, SandboxG
 
 #: What one upload may have on its way before its sender is told to wait.
 READ_BYTES = 1 << 20
+#: Errors that are no fault of the path that was asked for.
+_OF_THE_NODE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 _log = logging.getLogger(__name__)
 
 
@@ -53,7 +56,16 @@ async def _errors_as_json(request: web.Request, handler) -> web.StreamResponse:
     except (PeriodicError, ValidationError, ValueError, KeyError) as error:
         return error_response(400, error)
     except OSError as error:
-        return error_response(422, error)
+        is_of_a_file = request.path.endswith(("/file", "/tree")) and error.errno not in _OF_THE_NODE
+        return error_response(422, error) if is_of_a_file else error_response(503, _failed(error))
+
+
+def _failed(error: OSError) -> InfrastructureFailure:
+    """What went wrong on the node, by no doing of a command's or a file's."""
+    return InfrastructureFailure(
+        f"The node failed: {error}.",
+        remedy="Read the agent's log; see whether somebody removed what is its own.",
+    )
 
 
 def error_response(status: int, error: Exception) -> web.Response:
