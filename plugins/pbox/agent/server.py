@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import socket
+import ssl
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from pydantic import ValidationError
 from miles_periodic.hooks.errors import PeriodicError
 from miles_periodic.plugins.pbox.agent import commands, files, metrics
 from miles_periodic.plugins.pbox.agent.agent import Agent, make_agent
+from miles_periodic.plugins.pbox.agent.certificates import server_context
 from miles_periodic.plugins.pbox.agent.keys import AGENT, JOB
 from miles_periodic.plugins.pbox.agent.settings import AgentSettings
 from miles_periodic.plugins.pbox.limits import Limits
@@ -192,6 +194,7 @@ async def serve(
     the token file then goes with the agent.
     """
     agent = make_agent(settings)
+    context = server_context(settings.certificate, settings.key) if settings.certificate else None
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -203,7 +206,7 @@ async def serve(
     try:
         await agent.open()
         await runner.setup()
-        ready(await _listen(runner, settings.listen))
+        ready(await _listen(runner, settings.listen, context))
         await stop.wait()
     finally:
         if settings.listen.startswith("unix:"):
@@ -219,7 +222,7 @@ def _stdin_ended(stop: asyncio.Event) -> None:
     stop.set()
 
 
-async def _listen(runner: web.AppRunner, listen: str) -> str:
+async def _listen(runner: web.AppRunner, listen: str, context: ssl.SSLContext | None) -> str:
     """Open the socket; the address that clients use."""
     if listen.startswith("unix:"):
         path = Path(listen.removeprefix("unix:"))
@@ -234,5 +237,5 @@ async def _listen(runner: web.AppRunner, listen: str) -> str:
             f"{listen!r} is no place to listen at.", remedy="Write unix:PATH or HOST:PORT."
         )
     server = socket.create_server((host.strip("[]"), int(port)), backlog=1024)
-    await web.SockSite(runner, server).start()
-    return f"http://{host}:{server.getsockname()[1]}"
+    await web.SockSite(runner, server, ssl_context=context).start()
+    return f"{'https' if context else 'http'}://{host}:{server.getsockname()[1]}"

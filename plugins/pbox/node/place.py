@@ -12,6 +12,8 @@ from miles_periodic.plugins.pbox.node import cgroups
 from miles_periodic.plugins.pbox.node.runsc import Runsc
 from miles_periodic.plugins.pbox.node.sandbox import Node
 
+#: What lies beside the folder of an agent that was started for one job.
+PLACE_FILES = ("socket", "tokens", "certificate.pem", "key.pem", "trusted.pem")
 SWEEPING = b"sweeping"
 #: More than a sweep takes that has a few hundred sandboxes to end.
 SWEEP_SECONDS = 60.0
