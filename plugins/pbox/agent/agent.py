@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import secrets
 import time
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from miles_periodic.hooks.errors import PeriodicError
@@ -50,6 +52,7 @@ class Agent:
     leases: dict[str, Lease] = field(default_factory=dict)
     pools: dict[str, Pool] = field(default_factory=dict)
     counts: Counter = field(default_factory=Counter)
+    unread_bytes: Counter = field(default_factory=Counter)
     started_at: float = field(default_factory=time.time)
     _starting: asyncio.Semaphore | None = None
     _num_starting: int = 0
@@ -80,7 +83,8 @@ class Agent:
         refuse_unproved(self.proofs, settings.allow_unenforced)
         self._starting = asyncio.Semaphore(settings.max_starting)
         for name, size in settings.warm.items():
-            pool = Pool(self.node, warm[name], settings.limits, size, self._starting)
+            limits, places = settings.limits, self._starting
+            pool = Pool(self.node, warm[name], limits, size, places, self._has_place)
             self.pools[name] = pool
             pool.open()
 
@@ -159,13 +163,9 @@ class Agent:
         return sandbox
 
     async def _cold(self, image: Image, limits: Limits, kept: Layers | None = None) -> Sandbox:
-        self._refuse_when_full()
-        self._num_starting += 1  # asked for together, they must not all find the last place
-        try:
+        with self._place():
             async with self._starting:
                 sandbox = await start(self.node, image, limits, kept=kept)
-        finally:
-            self._num_starting -= 1
         self.counts["started_cold"] += 1
         return sandbox
 
@@ -175,15 +175,28 @@ class Agent:
             return None
         return await pool.claim()
 
-    def _refuse_when_full(self) -> None:
-        held = self.num_sandboxes() + self._num_starting
-        if held >= self.settings.max_sandboxes:
+    @contextlib.contextmanager
+    def _place(self) -> Iterator[None]:
+        """A place for what is being made: asked for together, not all may find the last one."""
+        if not self._has_place():
             self.counts["refused_full"] += 1
             raise InfrastructureFailure(
-                f"The node holds {held} sandboxes, and no more are allowed.",
+                f"The node holds {self._num_held()} sandboxes, and no more are allowed.",
                 remedy="Close some, use another node, or start the agent with a higher "
                 "--max-sandboxes.",
             )
+        self._num_starting += 1
+        try:
+            yield
+        finally:
+            self._num_starting -= 1
+
+    def _has_place(self) -> bool:
+        return self._num_held() < self.settings.max_sandboxes
+
+    def _num_held(self) -> int:
+        moving = sum(pool.num_moving for pool in self.pools.values())
+        return self.num_sandboxes() + self._num_starting + moving
 
     def num_sandboxes(self) -> int:
         """Sandboxes and snapshots of all jobs, and warm sandboxes."""
@@ -208,8 +221,8 @@ class Agent:
         Raises SandboxGone, and InfrastructureFailure where the node is full or the copy fails.
         """
         lease, sandbox = self.find(job, name)
-        self._refuse_when_full()
-        snapshot = await snapshots.take(self.node, sandbox)
+        with self._place():
+            snapshot = await snapshots.take(self.node, sandbox)
         if lease.closed:
             await snapshot.destroy()
             raise InfrastructureFailure("The control connection ended while a snapshot was taken.")

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import logging
 import os
+import resource
 import signal
 import socket
 import ssl
@@ -26,6 +27,11 @@ from miles_periodic.plugins.pbox.outcomes import InfrastructureFailure, SandboxG
 
 #: What one upload may have on its way before its sender is told to wait.
 READ_BYTES = 1 << 20
+#: A connection on which nothing is asked for so long is closed: it may be half open, and each is
+#: an open file of the agent's.
+IDLE_SECONDS = 60.0
+#: Connections that wait to be taken: a rollout asks for all of its sandboxes at once.
+BACKLOG = 1024
 #: Errors that are no fault of the path that was asked for.
 _OF_THE_NODE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 _log = logging.getLogger(__name__)
@@ -202,7 +208,9 @@ async def serve(
         asyncio.get_running_loop().add_reader(0, lambda: os.read(0, 4096) or _stdin_ended(stop))
     # A client that goes away ends its command: nobody is left to read what it writes.
     runner = web.AppRunner(make_app(agent), handler_cancellation=True, access_log=None,
-                           shutdown_timeout=1.0, read_bufsize=READ_BYTES)  # fmt: skip
+                           shutdown_timeout=1.0, read_bufsize=READ_BYTES,
+                           keepalive_timeout=IDLE_SECONDS)  # fmt: skip
+    _allow_open_files()
     try:
         await agent.open()
         await runner.setup()
@@ -217,6 +225,15 @@ async def serve(
         await runner.cleanup()
 
 
+def _allow_open_files() -> None:
+    """As many as this process may have: a sandbox takes a few, and a connection one.
+
+    A sandbox's own are in its limits.
+    """
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
 def _stdin_ended(stop: asyncio.Event) -> None:
     asyncio.get_running_loop().remove_reader(0)
     stop.set()
@@ -228,7 +245,7 @@ async def _listen(runner: web.AppRunner, listen: str, context: ssl.SSLContext | 
         path = Path(listen.removeprefix("unix:"))
         path.parent.mkdir(parents=True, exist_ok=True)
         path.unlink(missing_ok=True)
-        await web.UnixSite(runner, str(path)).start()
+        await web.UnixSite(runner, str(path), backlog=BACKLOG).start()
         os.chmod(path, 0o666)  # the token decides who may do what
         return listen
     host, colon, port = listen.rpartition(":")
@@ -236,6 +253,6 @@ async def _listen(runner: web.AppRunner, listen: str, context: ssl.SSLContext | 
         raise PeriodicError(
             f"{listen!r} is no place to listen at.", remedy="Write unix:PATH or HOST:PORT."
         )
-    server = socket.create_server((host.strip("[]"), int(port)), backlog=1024)
-    await web.SockSite(runner, server, ssl_context=context).start()
+    server = socket.create_server((host.strip("[]"), int(port)), backlog=BACKLOG)
+    await web.SockSite(runner, server, ssl_context=context, backlog=BACKLOG).start()
     return f"{'https' if context else 'http'}://{host}:{server.getsockname()[1]}"

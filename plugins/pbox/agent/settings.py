@@ -75,6 +75,12 @@ class AgentSettings(BaseModel):
     """Limits that may stay unproved, by name."""
 
     @model_validator(mode="after")
+    def _has_place_for_those_that_are_warm(self) -> AgentSettings:
+        if sum(self.warm.values()) > self.max_sandboxes:
+            raise ValueError(f"more sandboxes are to be warm than {self.max_sandboxes} in all")
+        return self
+
+    @model_validator(mode="after")
     def _has_both_or_neither(self) -> AgentSettings:
         if (self.certificate is None) != (self.key is None):
             raise ValueError("a certificate needs its key, and a key its certificate")

@@ -159,7 +159,7 @@ class Sandbox:
             async for piece in stdin:
                 if piece:
                     self._channel.feed(running, piece)
-                    await self._channel.may_feed()
+                    await self._channel.may_feed(running)
         self._channel.feed(running, b"")
 
     async def _end_of(self, running: Running, order: CommandOrder, before: Usage) -> Outcome:
