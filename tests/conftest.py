@@ -188,6 +188,20 @@ def sandbox_host(sandbox_agent):
         yield host
 
 
+@pytest.fixture(scope="module")
+def shared_box(sandbox_host):
+    """One sandbox for the tests of a file that leave it as it was."""
+    with sandbox_host.sandbox() as made:
+        yield made
+
+
+@pytest.fixture
+def box(sandbox_host):
+    """A sandbox of a test's own."""
+    with sandbox_host.sandbox() as made:
+        yield made
+
+
 # Skips are counted, and in CI one is a failure.
 
 

@@ -31,6 +31,13 @@ def agent_command(
     token_file: Annotated[
         Path, typer.Option(metavar="FILE", help="One job and its token per line; made if missing.")
     ] = DEFAULT_TOKEN_FILE,
+    certificate: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="With HOST:PORT: speak TLS with this certificate."),
+    ] = None,
+    key: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The key of the certificate.")
+    ] = None,
     state_dir: Annotated[
         Path, typer.Option(metavar="DIR", help="Where sandboxes are mounted.")
     ] = Path("/run/pbox/state"),
@@ -82,6 +89,8 @@ def agent_command(
     try:
         settings = AgentSettings(
             listen=listen,
+            certificate=certificate,
+            key=key,
             token_file=token_file,
             state_dir=state_dir,
             image_dir=image_dir,

@@ -15,6 +15,7 @@ from miles_periodic.cli.pbox.target import (
     DEFAULT_ADDRESS,
     DEFAULT_TOKEN_FILE,
     Address,
+    CaFile,
     Job,
     TokenFile,
     connected,
@@ -28,10 +29,11 @@ def ls_command(
     address: Address = DEFAULT_ADDRESS,
     token_file: TokenFile = DEFAULT_TOKEN_FILE,
     job: Job = "",
+    ca_file: CaFile = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """List the sandboxes of a job."""
-    with connected(address, token_file, job) as host:
+    with connected(address, token_file, job, ca_file) as host:
         sandboxes = host.sandboxes()
     if as_json:
         typer.echo(json.dumps(sandboxes, indent=2))
@@ -43,10 +45,11 @@ def top_command(
     address: Address = DEFAULT_ADDRESS,
     token_file: TokenFile = DEFAULT_TOKEN_FILE,
     job: Job = "",
+    ca_file: CaFile = "",
     seconds: Annotated[float, typer.Option(metavar="S", help="Between two readings.")] = 2.0,
 ) -> None:
     """Watch the sandboxes of a job, those that use most CPU first; Ctrl-C ends it."""
-    with connected(address, token_file, job) as host, Live(auto_refresh=False) as screen:
+    with connected(address, token_file, job, ca_file) as host, Live(auto_refresh=False) as screen:
         before: dict[str, float] = {}
         try:
             while True:
@@ -89,9 +92,10 @@ def logs_command(
     address: Address = DEFAULT_ADDRESS,
     token_file: TokenFile = DEFAULT_TOKEN_FILE,
     job: Job = "",
+    ca_file: CaFile = "",
 ) -> None:
     """Print what gVisor wrote about a sandbox; empty where it had nothing to say."""
-    with connected(address, token_file, job) as host:
+    with connected(address, token_file, job, ca_file) as host:
         typer.echo(host.attach(_full_name(host.sandboxes(), sandbox)).log())
 
 
@@ -100,9 +104,10 @@ def kill_command(
     address: Address = DEFAULT_ADDRESS,
     token_file: TokenFile = DEFAULT_TOKEN_FILE,
     job: Job = "",
+    ca_file: CaFile = "",
 ) -> None:
     """Destroy sandboxes by name, or by the beginning of a name that only one has."""
-    with connected(address, token_file, job) as host:
+    with connected(address, token_file, job, ca_file) as host:
         known = host.sandboxes()
         for name in [_full_name(known, each) for each in sandboxes]:
             host.attach(name).close()

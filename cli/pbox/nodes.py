@@ -35,13 +35,18 @@ class Meeting:
             self._put("token", secrets.token_urlsafe(32))
         return self._wait_for("token")
 
-    def addresses(self, mine: str) -> list[str]:
-        """The addresses of all agents of the job, this node's first."""
+    def agents(self, address: str, certificate: str) -> tuple[list[str], str]:
+        """The addresses of all agents of the job, this node's first, and all their certificates.
+
+        certificate: of this node's agent, in PEM; empty where it has none.
+        """
+        mine = f"{address}\n{certificate}"
         self._put(f"agent-{self.node}", mine)
         others = [number for number in range(self.num_nodes) if number != self.node]
         found = [mine, *(self._wait_for(f"agent-{number}") for number in others)]
         self._put(f"met-{self.node}", "")
-        return found
+        pairs = [text.partition("\n") for text in found]
+        return [pair[0] for pair in pairs], "".join(pair[2] for pair in pairs)
 
     def leave(self) -> None:
         """Take away what this node put there, and with the last node the folder.

@@ -13,6 +13,7 @@ from miles_periodic.cli.pbox.target import (
     DEFAULT_ADDRESS,
     DEFAULT_TOKEN_FILE,
     Address,
+    CaFile,
     Job,
     TokenFile,
     connected,
@@ -30,6 +31,7 @@ def run_command(
     address: Address = DEFAULT_ADDRESS,
     token_file: TokenFile = DEFAULT_TOKEN_FILE,
     job: Job = "",
+    ca_file: CaFile = "",
     image: Annotated[str, typer.Option(metavar="NAME", help="The image to run in.")] = "",
     memory_mib: Annotated[int | None, typer.Option(metavar="N", help="Memory limit.")] = None,
     seconds: Annotated[float, typer.Option(metavar="S", help="Time limit.")] = 60.0,
@@ -48,7 +50,7 @@ def run_command(
 
     limits = Limits(memory_bytes=memory_mib * MIB) if memory_mib else None
     stdin = b"" if sys.stdin is None or sys.stdin.isatty() else sys.stdin.buffer.read()
-    with connected(address, token_file, job) as host, host.sandbox(image, limits) as box:
+    with connected(address, token_file, job, ca_file) as host, host.sandbox(image, limits) as box:
         if take is not None:
             box.upload(take, "." if take.is_dir() else take.name)
         result = box.exec(

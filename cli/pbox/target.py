@@ -20,7 +20,7 @@ Address = Annotated[
         "--address",
         envvar="PBOX_ADDRESS",
         metavar="ADDRESS",
-        help="The agent's address: unix:PATH or http://HOST:PORT.",
+        help="The agent's address: unix:PATH, https://HOST:PORT or http://HOST:PORT.",
     ),
 ]
 TokenFile = Annotated[
@@ -32,6 +32,15 @@ TokenFile = Annotated[
         help="The file with the job's token.",
     ),
 ]
+CaFile = Annotated[
+    str,
+    typer.Option(
+        "--ca-file",
+        envvar="PBOX_CA_FILE",
+        metavar="FILE",
+        help="Certificates that an agent at https:// is verified with.",
+    ),
+]
 Job = Annotated[
     str,
     typer.Option("--job", metavar="NAME", help="The job in the token file, where it has several."),
@@ -39,18 +48,21 @@ Job = Annotated[
 ImageDir = Annotated[
     Path, typer.Option("--image-dir", metavar="DIR", help="The folder where images lie.")
 ]
+CONNECT_SECONDS = 10
 DEFAULT_ADDRESS = "unix:/run/pbox/agent.sock"
 DEFAULT_TOKEN_FILE = Path("/run/pbox/tokens")
 DEFAULT_IMAGE_DIR = Path("/var/lib/pbox/images")
 
 
 @contextlib.contextmanager
-def connected(address: str, token_file: Path, job: str) -> Iterator[BlockingHost]:
+def connected(address: str, token_file: Path, job: str, ca_file: str) -> Iterator[BlockingHost]:
     """A connection to the agent. Raises PeriodicError where the extra or the agent is missing."""
     with needing_the_extra():
         from miles_periodic.plugins.pbox.client.blocking import connect_blocking
-    first = address.split(",")[0]
-    with connect_blocking(first, token_file=token_file, job=job, timeout_seconds=10) as host:
+    first, seconds = address.split(",")[0], CONNECT_SECONDS
+    with connect_blocking(
+        first, token_file=token_file, job=job, ca_file=ca_file, timeout_seconds=seconds
+    ) as host:
         yield host
 
 
@@ -60,7 +72,7 @@ def needing_the_extra() -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        if error.name not in ("aiohttp", "sh"):
+        if error.name not in ("aiohttp", "cryptography", "sh"):
             raise
         raise PeriodicError(
             f"Sandboxes need {error.name}, which is not installed.",

@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from miles_periodic.cli import messages
-from miles_periodic.cli.pbox.nodes import meeting_of_this_step, own_name
+from miles_periodic.cli.pbox.nodes import Meeting, meeting_of_this_step, own_name
 from miles_periodic.cli.pbox.target import DEFAULT_IMAGE_DIR, ImageDir, needing_the_extra
 from miles_periodic.hooks.errors import PeriodicError
 from miles_periodic.plugins.pbox.agent.tokens import add_job
@@ -53,13 +53,17 @@ def up_command(
     listen_on: Annotated[
         str, typer.Option(metavar="HOST", help="With --share: what other nodes call this one.")
     ] = "",
+    tls: Annotated[
+        bool,
+        typer.Option("--tls/--no-tls", help="With --share: verified and encrypted, or neither."),
+    ] = True,
 ) -> None:
     """Run a command of a job with sandboxes beside it, as in `srun miles pbox up -- COMMAND`.
 
     The CPUs that the job was given are split in two: the command is pinned to one part, sandboxes
     to the other. PBOX_ADDRESS and PBOX_TOKEN_FILE lead the command to them. With several nodes,
-    run it once per node; with --share, PBOX_ADDRESS has all of their agents, this node's first.
-    The exit status is the command's.
+    run it once per node; with --share, PBOX_ADDRESS has all of their agents, this node's first,
+    and PBOX_CA_FILE their certificates, made for this run. The exit status is the command's.
     """
     from miles_periodic.plugins.pbox.cpu_lists import written_cpus
     from miles_periodic.plugins.pbox.cpu_split import split
@@ -76,16 +80,18 @@ def up_command(
     options += [word for pair in warm or () for word in ("--warm", pair)]
     options += ["--memory-mib", str(memory_mib)] if memory_mib else []
     meeting = meeting_of_this_step(share) if share is not None else None
-    listen = f"{listen_on or own_name()}:0" if meeting else f"unix:{folder}/socket"
+    host = listen_on or own_name()
+    listen = f"{host}:0" if meeting else f"unix:{folder}/socket"
     with contextlib.ExitStack() as held:
         if meeting:
             held.callback(meeting.leave)
         token = meeting.token() if meeting else ""
-        address = held.enter_context(_Agent(folder, name, listen, token, options))
-        addresses = meeting.addresses(address) if meeting else [address]
+        agent = _Agent(folder, name, listen, token, options, host if meeting and tls else "")
+        address = held.enter_context(agent)
+        ways = agent.known_to(meeting, address) if meeting else {"PBOX_ADDRESS": address}
         os.sched_setaffinity(0, cpus.trainer)
-        environment = {"PBOX_ADDRESS": ",".join(addresses), "PBOX_TOKEN_FILE": f"{folder}/tokens"}
-        status = _run(words, os.environ | environment)
+        tokens = {"PBOX_TOKEN_FILE": f"{folder}/tokens"}
+        status = _run(words, os.environ | {"PBOX_CA_FILE": ""} | tokens | ways)
     raise typer.Exit(status)
 
 
@@ -99,10 +105,17 @@ class _Agent:
     """An agent as a child, in a session of its own: signals for the job reach it through us."""
 
     def __init__(
-        self, folder: Path, name: str, listen: str, token: str, options: list[str]
+        self,
+        folder: Path,
+        name: str,
+        listen: str,
+        token: str,
+        options: list[str],
+        tls_host: str = "",
     ) -> None:
         self.folder = folder
         self.token = token
+        self.tls_host = tls_host
         self.command = [
             sys.executable, "-c", _CODE, "pbox", "agent", "--listen", listen,
             "--token-file", f"{folder}/tokens", "--state-dir", f"{folder}/state",
@@ -111,8 +124,21 @@ class _Agent:
 
     def __enter__(self) -> str:
         self.folder.mkdir(parents=True, mode=0o700)
+        try:
+            return self._start()
+        except BaseException:
+            self._remove()
+            raise
+
+    def _start(self) -> str:
+        """Start it; its address when it listens."""
         if self.token:
             add_job(self.folder / "tokens", "default", self.token)
+        if self.tls_host:
+            with needing_the_extra():
+                from miles_periodic.plugins.pbox.agent import certificates
+            certificate, key = certificates.make(self.folder, self.tls_host)
+            self.command += ["--certificate", str(certificate), "--key", str(key)]
         self.process = subprocess.Popen(
             self.command,
             stdin=subprocess.PIPE,
@@ -123,12 +149,23 @@ class _Agent:
         line = self.process.stdout.readline()
         if not line.startswith("listening at "):
             self.process.wait(STOP_SECONDS)
-            self._remove()
             raise PeriodicError(
                 "The agent of this job did not start.",
                 remedy="Do what it says above; the command was not started.",
             )
         return line.split()[-1]
+
+    def known_to(self, meeting: Meeting, address: str) -> dict[str, str]:
+        """Tell the other nodes of it; what leads the command to the agents of all nodes."""
+        file = self.folder / "certificate.pem"
+        own = file.read_text(encoding="utf-8") if self.tls_host else ""
+        addresses, trusted = meeting.agents(address, own)
+        if not trusted:
+            return {"PBOX_ADDRESS": ",".join(addresses)}
+        (self.folder / "trusted.pem").write_text(trusted, encoding="utf-8")
+        return {
+            "PBOX_ADDRESS": ",".join(addresses), "PBOX_CA_FILE": f"{self.folder}/trusted.pem"
+        }  # fmt: skip
 
     def __exit__(self, *exception: object) -> None:
         self.process.terminate()
@@ -141,8 +178,10 @@ class _Agent:
         self._remove()
 
     def _remove(self) -> None:
-        (self.folder / "tokens").unlink(missing_ok=True)
-        (self.folder / "socket").unlink(missing_ok=True)
+        from miles_periodic.plugins.pbox.node.place import PLACE_FILES
+
+        for name in PLACE_FILES:
+            (self.folder / name).unlink(missing_ok=True)
         if self.folder.exists() and not any(self.folder.iterdir()):
             self.folder.rmdir()
 

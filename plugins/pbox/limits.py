@@ -7,6 +7,12 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 MIB = 1 << 20
+#: What Linux takes: process ids of a machine, the least share of a CPU (1 ms of 100), inodes of a
+#: tmpfs by far, and open files of a process (`fs.nr_open`, as it is set at the start).
+MOST_PROCESSES = 1 << 22
+LEAST_CPUS = 0.01
+MOST_FILES = 1 << 30
+MOST_OPEN_FILES = 1 << 20
 
 
 class Limits(BaseModel):
@@ -17,20 +23,20 @@ class Limits(BaseModel):
     memory_bytes: Annotated[int, Field(ge=64 * MIB)] = 512 * MIB
     """Memory of everything in the sandbox, gVisor's own included (about 60 MiB)."""
 
-    num_processes: Annotated[int, Field(ge=128)] = 512
+    num_processes: Annotated[int, Field(ge=128, le=MOST_PROCESSES)] = 512
     """Tasks on the host; gVisor itself holds 30 to 65 of them, a guest's process one or more."""
 
-    num_cpus: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    num_cpus: Annotated[float, Field(ge=LEAST_CPUS, allow_inf_nan=False)] = 1.0
     """CPU time per second of wall time."""
 
     disk_bytes: Annotated[int, Field(ge=MIB)] = 256 * MIB
     """Bytes of the writable layer and of /work together; they live in memory of the node."""
 
-    num_files: Annotated[int, Field(ge=64)] = 20_000
+    num_files: Annotated[int, Field(ge=64, le=MOST_FILES)] = 20_000
     """Inodes of the writable layer and of /work together."""
 
     scratch_bytes: Annotated[int, Field(ge=MIB)] = 64 * MIB
     """Bytes of /tmp, and of /dev/shm apart from it; they count as memory of the sandbox."""
 
-    num_open_files: Annotated[int, Field(ge=32)] = 1024
+    num_open_files: Annotated[int, Field(ge=32, le=MOST_OPEN_FILES)] = 1024
     """Open files of one process."""

@@ -108,6 +108,11 @@ def agent(folder, *options, listen="", is_proved=True):
         nothing_is_left(folder, seconds=60)
 
 
+def shell(box, text, **options):
+    """What a line of a shell comes to in a sandbox."""
+    return box.exec(["sh", "-c", text], **options)
+
+
 def left_behind(folder):
     """Processes, mounts, control groups and files of an agent's sandboxes that are there now."""
     groups = find(group_of(folder))

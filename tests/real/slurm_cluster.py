@@ -17,7 +17,7 @@ SlurmctldHost={host}(127.0.0.1)
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
-AuthInfo=socket={folder}/munge.socket
+AuthInfo=socket={folder}/munge.socket,cred_expire=5
 CryptoType=crypto/munge
 StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/spool
@@ -41,6 +41,7 @@ PreemptMode=CANCEL
 JobRequeue=0
 NodeName=n0 NodeHostname={host} NodeAddr=127.0.0.1 Port={node_port} CPUs={cpus} State=UNKNOWN
 PartitionName=main Nodes=n0 Default=YES State=UP PriorityTier=1 PreemptMode=CANCEL GraceTime=0
+PartitionName=again Nodes=n0 State=UP PriorityTier=1 PreemptMode=REQUEUE GraceTime=0
 PartitionName=urgent Nodes=n0 State=UP PriorityTier=10 PreemptMode=OFF
 """
 READY_SECONDS = 180

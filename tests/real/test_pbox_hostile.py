@@ -58,19 +58,9 @@ LIMITS = Limits(
 SANDBOX_CPU, TRAINER_CPU = sorted(os.sched_getaffinity(0))[-1], min(os.sched_getaffinity(0))
 
 
-@pytest.fixture(scope="module")
-def running(sandbox_agent):
-    return sandbox_agent
-
-
-@pytest.fixture(scope="module")
-def host(sandbox_host):
-    return sandbox_host
-
-
 @pytest.fixture
-def box(host):
-    with host.sandbox(limits=LIMITS) as made:
+def box(sandbox_host):
+    with sandbox_host.sandbox(limits=LIMITS) as made:
         yield made
 
 
@@ -83,7 +73,7 @@ def test_a_fork_bomb_meets_its_process_limit(box):
     assert outcome in (Killed(9, by="num_processes"), OutOfMemory(256 * MIB), TimedOut(10))
 
 
-def test_a_memory_bomb_meets_its_memory_limit(running, box):
+def test_a_memory_bomb_meets_its_memory_limit(sandbox_agent, box):
     assert run(box, MEMORY_BOMB).outcome == OutOfMemory(256 * MIB)
 
 
@@ -143,18 +133,18 @@ def test_no_process_of_the_node_can_be_signalled(box):
     assert run(box, SIGNAL_EVERYBODY).stdout == b"True\n"
 
 
-def test_busy_loops_stay_on_the_sandboxes_cpus(running, box):
+def test_busy_loops_stay_on_the_sandboxes_cpus(sandbox_agent, box):
     words = ["python3", "-c", "print('up', flush=True)\n" + CPU_HOG]
     burning = RunningCommand(box, words, timeout_seconds=3)
-    allowed = cpus_of_sandboxes(running)
+    allowed = cpus_of_sandboxes(sandbox_agent)
     burning.join()
     assert allowed == {str(SANDBOX_CPU)}
 
 
-def cpus_of_sandboxes(running):
+def cpus_of_sandboxes(sandbox_agent):
     """The lists of CPUs on which the sandboxes' processes may run now."""
     allowed = set()
-    for pid in left_behind(running.folder)["processes"]:
+    for pid in left_behind(sandbox_agent.folder)["processes"]:
         with contextlib.suppress(OSError):  # one that ended meanwhile
             lines = Path(f"/proc/{pid}/status").read_text().splitlines()
             allowed |= {line.split()[1] for line in lines if line.startswith("Cpus_allowed_list")}
@@ -177,9 +167,9 @@ def test_a_process_that_ignores_signals_and_leaves_its_session_ends_with_its_tim
     assert int(box.exec(["sh", "-c", "ps -o comm | grep -c python3"]).stdout) <= 2
 
 
-def test_a_program_that_writes_to_process_one_ends_only_its_own_sandbox(host, box):
+def test_a_program_that_writes_to_process_one_ends_only_its_own_sandbox(sandbox_host, box):
     """As root it can reach the agent's pipe: what it says there is not believed."""
-    with host.sandbox(limits=LIMITS) as hostile:
+    with sandbox_host.sandbox(limits=LIMITS) as hostile:
         code = "import glob\nfor fd in glob.glob('/proc/1/fd/*'):\n" \
                " try: open(fd, 'wb', buffering=0).write(b'q' + b'\\xff' * 64)\n" \
                " except OSError: pass"  # fmt: skip
@@ -211,21 +201,21 @@ def trainer():
     process.stdout.close()
 
 
-def test_all_at_once_contain_themselves_beside_a_busy_trainer(running, host, trainer):
-    with ThreadPoolExecutor(len(ALL)) as pool, host.sandbox(limits=LIMITS) as neighbour:
-        boxes = list(pool.map(lambda _: host.start(limits=LIMITS), ALL))
+def test_all_at_once_contain_themselves_beside_a_busy_trainer(sandbox_agent, sandbox_host, trainer):
+    with ThreadPoolExecutor(len(ALL)) as pool, sandbox_host.sandbox(limits=LIMITS) as neighbour:
+        boxes = list(pool.map(lambda _: sandbox_host.start(limits=LIMITS), ALL))
         ends = [
             pool.submit(run, box, *payload, timeout_seconds=4)
             for box, payload in zip(boxes, ALL.values(), strict=True)
         ]
         time.sleep(1)
-        allowed = cpus_of_sandboxes(running)
+        allowed = cpus_of_sandboxes(sandbox_agent)
         assert all(end.result().outcome for end in ends)
         assert neighbour.exec(["echo", "alive"]).ok
         list(pool.map(lambda box: box.close(), boxes))
     assert trainer.poll() is None
     assert allowed == {str(SANDBOX_CPU)}
-    left = left_behind(running.folder)
+    left = left_behind(sandbox_agent.folder)
     assert {box.name for box in boxes}.isdisjoint([*left["groups"], *left["files"]])
 
 

@@ -19,7 +19,8 @@ from becoming import becomes
 from pbox_agent import PLATFORM, RunningCommand, agent_command, left_behind, nothing_is_left
 from pbox_image import base_image
 
-from miles_periodic.plugins.pbox import InfrastructureFailure
+from miles_periodic.hooks.errors import PeriodicError
+from miles_periodic.plugins.pbox import InfrastructureFailure, Limits
 from miles_periodic.plugins.pbox.node.cgroups import find
 from miles_periodic.plugins.pbox.node.orphans import zombie_children
 from miles_periodic.plugins.pbox.node.sweep import sweep_abandoned
@@ -166,6 +167,28 @@ def test_an_agent_that_is_killed_leaves_nothing_and_its_client_is_told(tmp_path)
             host.start()
 
 
+def test_an_agent_that_is_killed_and_at_once_started_again_keeps_its_sandboxes(tmp_path):
+    """As by systemd, where what sweeps behind the first agent is late: the second one swept."""
+    with agent(tmp_path / "again") as running, running.connect() as host:
+        words = ["sh", "-c", "echo up; sleep 600"]
+        waiting = RunningCommand(host.start(), words, timeout_seconds=600)
+        late = undertaker_of(running.folder)
+        os.kill(late, signal.SIGSTOP)
+        running.process.kill()
+        running.process.wait()
+        with (
+            agent(running.folder) as restarted,
+            restarted.connect() as client,
+            client.sandbox() as box,
+        ):
+            os.kill(late, signal.SIGCONT)
+            assert becomes(lambda: late not in undertakers_of(running.folder))
+            assert box.exec(["echo", "hi"]).stdout == b"hi\n"
+            assert left_behind(running.folder)["groups"] == [box.name]
+        waiting.join(GONE_SECONDS)
+        assert isinstance(waiting.end, InfrastructureFailure)
+
+
 def test_an_agent_sweeps_what_one_before_it_left(tmp_path):
     """Killed together with its undertaker, as by Slurm: only the next agent can sweep."""
     folder = tmp_path / "swept"
@@ -196,14 +219,17 @@ def test_a_place_whose_agent_and_undertaker_were_killed_is_swept_by_whoever_come
 
 
 def undertaker_of(folder):
+    (found,) = undertakers_of(folder)
+    return found
+
+
+def undertakers_of(folder):
+    wanted, found = {b"miles_periodic.plugins.pbox.node.undertaker", f"{folder}/state".encode()}, []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
-            words = path.read_bytes().split(b"\0")
-            if b"miles_periodic.plugins.pbox.node.undertaker" in words and (
-                f"{folder}/state".encode() in words
-            ):
-                return int(path.parent.name)
-    raise AssertionError("no undertaker runs")
+            if wanted <= set(path.read_bytes().split(b"\0")):
+                found.append(int(path.parent.name))
+    return found
 
 
 def test_an_agent_that_is_told_to_stop_destroys_everything_and_exits_well(tmp_path):
@@ -215,10 +241,26 @@ def test_an_agent_that_is_told_to_stop_destroys_everything_and_exits_well(tmp_pa
         assert becomes(lambda: not running.state.exists())
 
 
-def test_a_second_agent_of_the_same_folder_is_refused(running):
-    command = agent_command(running.folder, listen=f"unix:{running.folder}/second")
+def refused(folder, *options):
+    """What an agent says that does not start."""
+    command = agent_command(folder, *options, listen=f"unix:{folder}/second")
     done = subprocess.run(command, capture_output=True, text=True, timeout=180)
-    assert (done.returncode, "Another agent uses" in done.stderr) == (2, True)
+    assert done.returncode == 2, done.stderr
+    return done.stderr
+
+
+def test_a_second_agent_of_the_same_folder_is_refused(running):
+    assert "Another agent uses" in refused(running.folder)
+
+
+def test_cpus_that_are_not_there_are_refused_before_anything_is_made(tmp_path):
+    assert "--cpus-per-task" in refused(tmp_path, "--cpus", "4095")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_limit_that_the_node_does_not_have_is_the_clients_to_lower(running):
+    with running.connect() as host, pytest.raises(PeriodicError, match="lower memory_bytes"):
+        host.start(limits=Limits(memory_bytes=1 << 60))
 
 
 def test_a_warm_sandbox_that_died_is_not_handed_out(warmed):

@@ -1,4 +1,7 @@
-"""A job of two nodes, each in a network namespace: its command reaches the sandboxes of both."""
+"""A job of two nodes, each in a network namespace: its command reaches the sandboxes of both.
+
+Over TLS, each agent with a certificate that its node made and all nodes trust.
+"""
 
 import contextlib
 import json
@@ -20,9 +23,11 @@ from pathlib import Path
 from miles_periodic.plugins.pbox.client.blocking import connect_blocking
 
 addresses = os.environ["PBOX_ADDRESS"].split(",")
-said = []
+DATA, said = os.urandom(1 << 20), []
 for address in addresses:
     with connect_blocking(address) as host, host.sandbox() as box:
+        box.write_bytes("data", DATA)
+        assert box.read_bytes("data") == DATA
         said.append(box.exec(["echo", "hi"]).stdout.decode())
 with connect_blocking() as host:
     first = len(host.sandboxes())
@@ -83,7 +88,7 @@ def test_the_commands_of_all_nodes_reach_the_sandboxes_of_all_nodes_and_nothing_
             out, error = each.communicate(timeout=300)
             assert each.returncode == 0, error
             facts = json.loads(out)
-            own, other = (f"http://{NODES[n]}:" for n in (number, 1 - number))
+            own, other = (f"https://{NODES[n]}:" for n in (number, 1 - number))
             assert [a.rpartition(":")[0] + ":" for a in facts["addresses"]] == [own, other]
             assert facts["said"] == ["hi\n", "hi\n"]
     assert list((tmp_path / "meet").iterdir()) == []

@@ -1,4 +1,4 @@
-"""Jobs of a real Slurm with sandboxes: what srun, sbatch, scancel and preemption come to."""
+"""Jobs of a real Slurm with sandboxes: what srun, sbatch, scancel, preemption and a requeue do."""
 
 import json
 import os
@@ -26,6 +26,7 @@ with connect_blocking() as host, host.sandbox() as box:
         "sandboxes": host.node()["cpus"],
         "said": box.exec(["echo", "hi"]).stdout.decode(),
         "folder": os.environ["PBOX_TOKEN_FILE"].rpartition("/")[0],
+        "run": os.environ.get("SLURM_RESTART_COUNT", "0"),
     }
     Path(sys.argv[1] + ".part").write_text(json.dumps(facts))
     Path(sys.argv[1] + ".part").rename(sys.argv[1])
@@ -51,14 +52,21 @@ def script(folder, seconds):
     return folder / "job.sh", folder / "facts"
 
 
-def submitted(slurm, folder):
+def submitted(slurm, folder, *options):
     """A batch job that runs, with its sandbox."""
     job, facts = script(folder, 600)
     words = ["sbatch", "--parsable", f"--cpus-per-task={os.cpu_count()}", "-o", folder / "out",
-             job]  # fmt: skip
+             *options, job]  # fmt: skip
     number = slurm([*map(str, words)], check=True).stdout.strip()
-    assert becomes(facts.exists, 240), (folder / "out").read_text()
-    return number, json.loads(facts.read_text())
+    return number, facts_of(facts)
+
+
+def facts_of(file):
+    """What a job says of itself as soon as its sandbox has answered."""
+    assert becomes(file.exists, 240), (file.parent / "out").read_text()
+    facts = json.loads(file.read_text())
+    file.unlink()
+    return facts
 
 
 def is_gone(folder):
@@ -79,6 +87,24 @@ def test_a_job_that_is_preempted_leaves_nothing(slurm, tmp_path):
     _, facts = submitted(slurm, tmp_path)
     slurm(["srun", "-p", "urgent", f"--cpus-per-task={os.cpu_count()}", "true"], check=True)
     assert becomes(lambda: is_gone(facts["folder"])), list(PLACES.glob("**/*"))
+
+
+def test_a_job_that_is_requeued_has_sandboxes_again_and_its_first_run_leaves_nothing(
+    slurm, tmp_path
+):
+    """By preemption, and by hand: each run is a job of its own for what it leaves."""
+    number, first = submitted(slurm, tmp_path, "--requeue", "-p", "again")
+    slurm(["srun", "-p", "urgent", f"--cpus-per-task={os.cpu_count()}", "true"], check=True)
+    second = facts_of(tmp_path / "facts")
+    assert becomes(lambda: is_gone(first["folder"])), list(PLACES.glob("**/*"))
+    slurm(["scontrol", "requeue", number], check=True)
+    third = facts_of(tmp_path / "facts")
+    assert becomes(lambda: is_gone(second["folder"])), list(PLACES.glob("**/*"))
+    assert [(run["run"], run["said"]) for run in (first, second, third)] == [
+        ("0", "hi\n"), ("1", "hi\n"), ("2", "hi\n")
+    ]  # fmt: skip
+    slurm(["scancel", number], check=True)
+    assert becomes(lambda: is_gone(third["folder"])), list(PLACES.glob("**/*"))
 
 
 def test_a_step_of_srun_has_sandboxes_and_sweeps_what_a_job_killed_with_its_watchers_left(

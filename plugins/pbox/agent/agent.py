@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import secrets
 import time
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from miles_periodic.hooks.errors import PeriodicError
@@ -20,7 +22,13 @@ from miles_periodic.plugins.pbox.node import place, snapshots, undertaker
 from miles_periodic.plugins.pbox.node.layers import Layers
 from miles_periodic.plugins.pbox.node.orphans import reap_orphans
 from miles_periodic.plugins.pbox.node.pool import Pool
-from miles_periodic.plugins.pbox.node.proof import Proof, prove, refuse_unproved
+from miles_periodic.plugins.pbox.node.proof import (
+    Proof,
+    prove,
+    refuse_unknown_limits,
+    refuse_unproved,
+)
+from miles_periodic.plugins.pbox.node.room import Room, room_for
 from miles_periodic.plugins.pbox.node.sandbox import Image, Node, Sandbox
 from miles_periodic.plugins.pbox.node.snapshots import Snapshot
 from miles_periodic.plugins.pbox.node.start import start
@@ -28,8 +36,6 @@ from miles_periodic.plugins.pbox.node.sweep import sweep
 from miles_periodic.plugins.pbox.node.system_calls import adopt_orphans
 from miles_periodic.plugins.pbox.outcomes import InfrastructureFailure, SandboxGone
 
-#: Whoever sweeps abandoned places holds each for a moment.
-TAKE_SECONDS = 2.0
 _log = logging.getLogger(__name__)
 
 
@@ -41,10 +47,12 @@ class Agent:
     node: Node
     images: ImageStore
     tokens: Tokens
+    room: Room | None = None
     proofs: list[Proof] = field(default_factory=list)
     leases: dict[str, Lease] = field(default_factory=dict)
     pools: dict[str, Pool] = field(default_factory=dict)
     counts: Counter = field(default_factory=Counter)
+    unread_bytes: Counter = field(default_factory=Counter)
     started_at: float = field(default_factory=time.time)
     _starting: asyncio.Semaphore | None = None
     _num_starting: int = 0
@@ -54,16 +62,19 @@ class Agent:
     async def open(self) -> None:
         """Take the place, sweep what is left there, prove the limits, fill the pools.
 
-        Raises PeriodicError where another agent is there, an image is missing or a limit is not
-        enforced.
+        Raises PeriodicError where another agent is there, an image is missing, a setting asks for
+        more than there is, or a limit is not enforced.
         """
         settings = self.settings
-        self._held.append(place.take(settings.state_dir, patience_seconds=TAKE_SECONDS))
+        refuse_unknown_limits(settings.allow_unenforced)
+        self.room = room_for(settings.cpus, settings.memory_bytes, self.node.cgroups)
+        self.room.refuse_beyond(settings.limits)
+        self._held.append(await asyncio.to_thread(place.take, settings.state_dir))
         adopt_orphans()
         self._reaping = asyncio.ensure_future(reap_orphans())
         left = await asyncio.to_thread(sweep, self.node)
         _log.info("swept %d sandboxes of an agent before this one", len(left))
-        self.node.cgroups.prepare(settings.cpus, settings.memory_bytes)
+        self._prepare_groups()
         self._held.append(undertaker.start(settings.state_dir, self.node))
         self.tokens.ensure()
         image = self.images.get(settings.default_image).as_image(settings.default_image)
@@ -72,9 +83,20 @@ class Agent:
         refuse_unproved(self.proofs, settings.allow_unenforced)
         self._starting = asyncio.Semaphore(settings.max_starting)
         for name, size in settings.warm.items():
-            pool = Pool(self.node, warm[name], settings.limits, size, self._starting)
+            limits, places = settings.limits, self._starting
+            pool = Pool(self.node, warm[name], limits, size, places, self._has_place)
             self.pools[name] = pool
             pool.open()
+
+    def _prepare_groups(self) -> None:
+        try:
+            self.node.cgroups.prepare(self.settings.cpus, self.settings.memory_bytes)
+        except OSError as error:
+            raise PeriodicError(
+                f"The control group {self.settings.cgroup!r} cannot be made, or bounded: {error}.",
+                remedy="Give --cgroup a group, and above it one, without processes of their own "
+                "(cgroup v2), on a file system that is mounted writable.",
+            ) from error
 
     async def close(self) -> None:
         """Destroy everything; the undertaker does what this leaves undone."""
@@ -83,8 +105,8 @@ class Agent:
         await asyncio.gather(*ends, return_exceptions=True)
         if self._reaping is not None:
             self._reaping.cancel()
-        while self._held:
-            os.close(self._held.pop())
+        while self._held:  # the place first: the undertaker takes it when its pipe ends
+            os.close(self._held.pop(0))
 
     def open_lease(self, job: str) -> Lease:
         """A lease for a new control connection of a job."""
@@ -116,10 +138,13 @@ class Agent:
     ) -> Sandbox:
         """A sandbox for a lease, warm where there is one; or one that begins with a snapshot.
 
-        Raises PeriodicError where there is no such image, InfrastructureFailure where the node is
-        full, the sandbox does not start, or the lease ended meanwhile.
+        Raises PeriodicError where there is no such image or a limit is beyond what the node has,
+        InfrastructureFailure where the node is full, the sandbox does not start, or the lease
+        ended meanwhile.
         """
         image_name = image_name or self.settings.default_image
+        if limits is not None and self.room is not None:
+            self.room.refuse_beyond(limits)
         sandbox = None
         if snapshot:
             kept = self.snapshot_of(lease.job, snapshot)[1]
@@ -138,13 +163,9 @@ class Agent:
         return sandbox
 
     async def _cold(self, image: Image, limits: Limits, kept: Layers | None = None) -> Sandbox:
-        self._refuse_when_full()
-        self._num_starting += 1  # asked for together, they must not all find the last place
-        try:
+        with self._place():
             async with self._starting:
                 sandbox = await start(self.node, image, limits, kept=kept)
-        finally:
-            self._num_starting -= 1
         self.counts["started_cold"] += 1
         return sandbox
 
@@ -154,15 +175,28 @@ class Agent:
             return None
         return await pool.claim()
 
-    def _refuse_when_full(self) -> None:
-        held = self.num_sandboxes() + self._num_starting
-        if held >= self.settings.max_sandboxes:
+    @contextlib.contextmanager
+    def _place(self) -> Iterator[None]:
+        """A place for what is being made: asked for together, not all may find the last one."""
+        if not self._has_place():
             self.counts["refused_full"] += 1
             raise InfrastructureFailure(
-                f"The node holds {held} sandboxes, and no more are allowed.",
+                f"The node holds {self._num_held()} sandboxes, and no more are allowed.",
                 remedy="Close some, use another node, or start the agent with a higher "
                 "--max-sandboxes.",
             )
+        self._num_starting += 1
+        try:
+            yield
+        finally:
+            self._num_starting -= 1
+
+    def _has_place(self) -> bool:
+        return self._num_held() < self.settings.max_sandboxes
+
+    def _num_held(self) -> int:
+        moving = sum(pool.num_moving for pool in self.pools.values())
+        return self.num_sandboxes() + self._num_starting + moving
 
     def num_sandboxes(self) -> int:
         """Sandboxes and snapshots of all jobs, and warm sandboxes."""
@@ -187,8 +221,8 @@ class Agent:
         Raises SandboxGone, and InfrastructureFailure where the node is full or the copy fails.
         """
         lease, sandbox = self.find(job, name)
-        self._refuse_when_full()
-        snapshot = await snapshots.take(self.node, sandbox)
+        with self._place():
+            snapshot = await snapshots.take(self.node, sandbox)
         if lease.closed:
             await snapshot.destroy()
             raise InfrastructureFailure("The control connection ended while a snapshot was taken.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Annotated
 
@@ -23,6 +24,10 @@ from miles_periodic.plugins.pbox.wire import (
     packed_frame,
 )
 
+#: What all commands of a job together may have written that their clients have not read: it is
+#: memory of the agent, which other jobs share.
+MAX_UNREAD_BYTES = 1 << 30
+
 #: What Linux takes for a word, a folder or a variable.
 Text = Annotated[str, StringConstraints(pattern=r"\A[^\x00]*\z")]
 Name = Annotated[str, StringConstraints(pattern=r"\A[^\x00=]+\z")]
@@ -41,18 +46,53 @@ class CommandRequest(BaseModel):
     output_limit_bytes: Annotated[int, Field(ge=0)]
 
 
+class _Frames:
+    """What a command wrote and its client has not read, in frames; none is the end.
+
+    unread: bytes of it by job, of all its commands.
+    """
+
+    def __init__(self, unread: Counter, job: str) -> None:
+        self._queue: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._unread, self._job, self._num_bytes = unread, job, 0
+
+    @property
+    def is_too_much(self) -> bool:
+        return self._unread[self._job] > MAX_UNREAD_BYTES
+
+    def put(self, kind: bytes, payload: bytes) -> None:
+        frame = packed_frame(kind, payload)
+        self._count(len(frame))
+        self._queue.put_nowait(frame)
+
+    def end(self) -> None:
+        self._queue.put_nowait(None)
+
+    async def write_to(self, response: web.StreamResponse) -> None:
+        """Until the end."""
+        try:
+            while (frame := await self._queue.get()) is not None:
+                await response.write(frame)
+                self._count(-len(frame))
+        finally:
+            self._count(-self._num_bytes)
+
+    def _count(self, num_bytes: int) -> None:
+        self._num_bytes += num_bytes
+        self._unread[self._job] += num_bytes
+
+
 async def execute(request: web.Request) -> web.StreamResponse:
     """POST …/exec."""
     agent = request.app[AGENT]
     _, sandbox = agent.find(request[JOB], request.match_info["name"])
     order = _order(await _header(request.content), agent.settings.max_output_bytes)
-    frames: asyncio.Queue[bytes | None] = asyncio.Queue()
+    frames = _Frames(agent.unread_bytes, request[JOB])
     running = asyncio.ensure_future(_run(sandbox, order, request.content, frames))
     response = web.StreamResponse(headers={"Content-Type": "application/octet-stream"})
     try:
         await response.prepare(request)
-        while (frame := await frames.get()) is not None:
-            await response.write(frame)
+        await frames.write_to(response)
         await response.write_eof()
     finally:
         running.cancel()
@@ -61,24 +101,40 @@ async def execute(request: web.Request) -> web.StreamResponse:
 
 
 async def _run(
-    sandbox: Sandbox, order: CommandOrder, content: StreamReader, frames: asyncio.Queue
+    sandbox: Sandbox, order: CommandOrder, content: StreamReader, frames: _Frames
 ) -> None:
-    """Run a command; what it writes, then its result, then none go into the queue."""
+    """Run a command; what it writes, then its result, then the end go to the frames."""
+    task, is_cut_off = asyncio.current_task(), False
 
     def write(stream: str, piece: bytes) -> None:
+        nonlocal is_cut_off
+        if is_cut_off or frames.is_too_much:
+            is_cut_off = True
+            task.cancel()
+            return
         for start in range(0, len(piece), MAX_FRAME_BYTES):
-            part = piece[start : start + MAX_FRAME_BYTES]
-            frames.put_nowait(packed_frame(STREAM_KINDS[stream], part))
+            frames.put(STREAM_KINDS[stream], piece[start : start + MAX_FRAME_BYTES])
 
     try:
         outcome, seconds = await sandbox.execute(order, write, _pieces(content))
         result = outcome_to_json(outcome) | {"seconds": seconds, "lives": sandbox.lives}
-        frames.put_nowait(packed_frame(RESULT, json.dumps(result).encode()))
+        frames.put(RESULT, json.dumps(result).encode())
     except InfrastructureFailure as error:
-        parts = {"problem": error.problem, "kind": type(error).__name__, **error.parts}
-        frames.put_nowait(packed_frame(FAILURE, json.dumps(parts).encode()))
+        _fail(frames, error)
+    except asyncio.CancelledError:
+        if not is_cut_off:
+            raise
+        _fail(frames, InfrastructureFailure(
+            f"What the job's commands wrote and nobody read is over {MAX_UNREAD_BYTES >> 20} MiB.",
+            remedy="Read faster, run fewer commands at once, or give them lower output limits.",
+        ))  # fmt: skip
     finally:
-        frames.put_nowait(None)
+        frames.end()
+
+
+def _fail(frames: _Frames, error: InfrastructureFailure) -> None:
+    parts = {"problem": error.problem, "kind": type(error).__name__, **error.parts}
+    frames.put(FAILURE, json.dumps(parts).encode())
 
 
 async def _header(content: StreamReader) -> CommandRequest:

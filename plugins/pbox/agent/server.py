@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
+import resource
 import signal
 import socket
+import ssl
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +19,7 @@ from pydantic import ValidationError
 from miles_periodic.hooks.errors import PeriodicError
 from miles_periodic.plugins.pbox.agent import commands, files, metrics
 from miles_periodic.plugins.pbox.agent.agent import Agent, make_agent
+from miles_periodic.plugins.pbox.agent.certificates import server_context
 from miles_periodic.plugins.pbox.agent.keys import AGENT, JOB
 from miles_periodic.plugins.pbox.agent.settings import AgentSettings
 from miles_periodic.plugins.pbox.limits import Limits
@@ -23,6 +27,13 @@ from miles_periodic.plugins.pbox.outcomes import InfrastructureFailure, SandboxG
 
 #: What one upload may have on its way before its sender is told to wait.
 READ_BYTES = 1 << 20
+#: A connection on which nothing is asked for so long is closed: it may be half open, and each is
+#: an open file of the agent's.
+IDLE_SECONDS = 60.0
+#: Connections that wait to be taken: a rollout asks for all of its sandboxes at once.
+BACKLOG = 1024
+#: Errors that are no fault of the path that was asked for.
+_OF_THE_NODE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 _log = logging.getLogger(__name__)
 
 
@@ -53,7 +64,16 @@ async def _errors_as_json(request: web.Request, handler) -> web.StreamResponse:
     except (PeriodicError, ValidationError, ValueError, KeyError) as error:
         return error_response(400, error)
     except OSError as error:
-        return error_response(422, error)
+        is_of_a_file = request.path.endswith(("/file", "/tree")) and error.errno not in _OF_THE_NODE
+        return error_response(422, error) if is_of_a_file else error_response(503, _failed(error))
+
+
+def _failed(error: OSError) -> InfrastructureFailure:
+    """What went wrong on the node, by no doing of a command's or a file's."""
+    return InfrastructureFailure(
+        f"The node failed: {error}.",
+        remedy="Read the agent's log; see whether somebody removed what is its own.",
+    )
 
 
 def error_response(status: int, error: Exception) -> web.Response:
@@ -180,6 +200,7 @@ async def serve(
     the token file then goes with the agent.
     """
     agent = make_agent(settings)
+    context = server_context(settings.certificate, settings.key) if settings.certificate else None
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -187,11 +208,13 @@ async def serve(
         asyncio.get_running_loop().add_reader(0, lambda: os.read(0, 4096) or _stdin_ended(stop))
     # A client that goes away ends its command: nobody is left to read what it writes.
     runner = web.AppRunner(make_app(agent), handler_cancellation=True, access_log=None,
-                           shutdown_timeout=1.0, read_bufsize=READ_BYTES)  # fmt: skip
+                           shutdown_timeout=1.0, read_bufsize=READ_BYTES,
+                           keepalive_timeout=IDLE_SECONDS)  # fmt: skip
+    _allow_open_files()
     try:
         await agent.open()
         await runner.setup()
-        ready(await _listen(runner, settings.listen))
+        ready(await _listen(runner, settings.listen, context))
         await stop.wait()
     finally:
         if settings.listen.startswith("unix:"):
@@ -202,18 +225,27 @@ async def serve(
         await runner.cleanup()
 
 
+def _allow_open_files() -> None:
+    """As many as this process may have: a sandbox takes a few, and a connection one.
+
+    A sandbox's own are in its limits.
+    """
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
 def _stdin_ended(stop: asyncio.Event) -> None:
     asyncio.get_running_loop().remove_reader(0)
     stop.set()
 
 
-async def _listen(runner: web.AppRunner, listen: str) -> str:
+async def _listen(runner: web.AppRunner, listen: str, context: ssl.SSLContext | None) -> str:
     """Open the socket; the address that clients use."""
     if listen.startswith("unix:"):
         path = Path(listen.removeprefix("unix:"))
         path.parent.mkdir(parents=True, exist_ok=True)
         path.unlink(missing_ok=True)
-        await web.UnixSite(runner, str(path)).start()
+        await web.UnixSite(runner, str(path), backlog=BACKLOG).start()
         os.chmod(path, 0o666)  # the token decides who may do what
         return listen
     host, colon, port = listen.rpartition(":")
@@ -221,6 +253,6 @@ async def _listen(runner: web.AppRunner, listen: str) -> str:
         raise PeriodicError(
             f"{listen!r} is no place to listen at.", remedy="Write unix:PATH or HOST:PORT."
         )
-    server = socket.create_server((host.strip("[]"), int(port)), backlog=1024)
-    await web.SockSite(runner, server).start()
-    return f"http://{host}:{server.getsockname()[1]}"
+    server = socket.create_server((host.strip("[]"), int(port)), backlog=BACKLOG)
+    await web.SockSite(runner, server, ssl_context=context, backlog=BACKLOG).start()
+    return f"{'https' if context else 'http'}://{host}:{server.getsockname()[1]}"

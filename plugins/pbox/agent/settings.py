@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from miles_periodic.plugins.pbox.cpu_lists import parse_cpus
 from miles_periodic.plugins.pbox.limits import Limits
@@ -18,6 +18,12 @@ class AgentSettings(BaseModel):
 
     listen: str = "unix:/run/pbox/agent.sock"
     """Where it listens: `unix:PATH`, or `HOST:PORT` (port 0: any that is free)."""
+
+    certificate: Path | None = None
+    """What it shows to clients over TCP, in PEM; with `key`, or neither."""
+
+    key: Path | None = None
+    """The key of its certificate, in PEM."""
 
     token_file: Path = Path("/run/pbox/tokens")
     """One job and its token per line; read again when it changes, made where it is missing."""
@@ -67,6 +73,20 @@ class AgentSettings(BaseModel):
 
     allow_unenforced: frozenset[str] = frozenset()
     """Limits that may stay unproved, by name."""
+
+    @model_validator(mode="after")
+    def _has_place_for_those_that_are_warm(self) -> AgentSettings:
+        if sum(self.warm.values()) > self.max_sandboxes:
+            raise ValueError(f"more sandboxes are to be warm than {self.max_sandboxes} in all")
+        return self
+
+    @model_validator(mode="after")
+    def _has_both_or_neither(self) -> AgentSettings:
+        if (self.certificate is None) != (self.key is None):
+            raise ValueError("a certificate needs its key, and a key its certificate")
+        if self.certificate is not None and self.listen.startswith("unix:"):
+            raise ValueError("a certificate is for TCP: listen at HOST:PORT")
+        return self
 
     @field_validator("cpus")
     @classmethod

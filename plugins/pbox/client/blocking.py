@@ -103,12 +103,18 @@ def connect_blocking(
     token: str = "",
     token_file: str | Path = "",
     job: str = "",
+    ca_file: str | Path = "",
     timeout_seconds: float = 30.0,
 ) -> Iterator[BlockingHost]:
     """`connect` for code without an event loop; the same arguments and errors."""
     loop = _Loop()
     connecting = connect(
-        address, token=token, token_file=token_file, job=job, timeout_seconds=timeout_seconds
+        address,
+        token=token,
+        token_file=token_file,
+        job=job,
+        ca_file=ca_file,
+        timeout_seconds=timeout_seconds,
     )
     try:
         host = loop.run(connecting.__aenter__())

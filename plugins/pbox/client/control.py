@@ -22,10 +22,10 @@ HEARTBEAT_SECONDS = 30.0
 class ControlConnection:
     """open() gives the lease; `lost` is set when the connection ended."""
 
-    def __init__(self, make_session: Callable[[], aiohttp.ClientSession], base: str) -> None:
+    def __init__(self, make_session: Callable[..., aiohttp.ClientSession], base: str) -> None:
         self.lost = threading.Event()
         self._make_session = make_session
-        self._url = f"{base}/v1/control"
+        self._base = base
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
         self._opened = threading.Event()
@@ -75,10 +75,16 @@ class ControlConnection:
             await holding
 
     async def _hold(self) -> None:
+        async with (
+            self._make_session(with_token=False) as session,
+            session.get(f"{self._base}/metrics", allow_redirects=False),
+        ):
+            pass  # where TLS is spoken, a plain request breaks: let it be one without the token
         async with self._make_session() as session:
-            async with session.get(self._url.replace("/control", "/node")) as response:
+            async with session.get(f"{self._base}/v1/node", allow_redirects=False) as response:
                 await raise_refusal(response)  # a websocket's refusal has no body to read
-            async with session.ws_connect(self._url, heartbeat=HEARTBEAT_SECONDS) as connection:
+            url = f"{self._base}/v1/control"
+            async with session.ws_connect(url, heartbeat=HEARTBEAT_SECONDS) as connection:
                 self._lease = (await connection.receive_json())["lease"]
                 self._opened.set()
                 async for _ in connection:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import ssl
 import time
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from miles_periodic.hooks.errors import PeriodicError
 from miles_periodic.plugins.pbox.agent.tokens import read_token
 from miles_periodic.plugins.pbox.client.box import Box
 from miles_periodic.plugins.pbox.client.control import ControlConnection
+from miles_periodic.plugins.pbox.client.trust import context_for
 from miles_periodic.plugins.pbox.client.way import Way
 from miles_periodic.plugins.pbox.client.wire_errors import failing_as_infrastructure
 from miles_periodic.plugins.pbox.limits import Limits
@@ -99,13 +102,15 @@ async def connect(
     token: str = "",
     token_file: str | Path = "",
     job: str = "",
+    ca_file: str | Path = "",
     timeout_seconds: float = 30.0,
 ) -> AsyncIterator[Host]:
     """Connect to an agent; when the block or this process ends, its sandboxes are destroyed.
 
-    address: `unix:PATH` or `http://HOST:PORT`; the variable PBOX_ADDRESS where it is empty, and of
-    several agents in it the first, which is this node's.
+    address: `unix:PATH`, `https://HOST:PORT` or `http://HOST:PORT`; the variable PBOX_ADDRESS
+    where it is empty, and of several agents in it the first, which is this node's.
     token, or else token_file (PBOX_TOKEN_FILE) and a job in it where it has several.
+    ca_file (PBOX_CA_FILE): what an https:// agent is verified with before it gets the token.
     Raises InfrastructureFailure where no agent answers in time, PeriodicError where something is
     missing.
     """
@@ -113,7 +118,7 @@ async def connect(
     token = token or read_token(
         Path(token_file or _from_environment(TOKEN_FILE_VARIABLE, "a token file")), job
     )
-    base, make_session = _way_to(address, token)
+    base, make_session = _way_to(address, token, context_for(address, ca_file))
     control, lease = await _opened(make_session, base, timeout_seconds)
     try:
         async with make_session() as session:
@@ -133,16 +138,20 @@ def _from_environment(variable: str, what: str) -> str:
     return value
 
 
-def _way_to(address: str, token: str):
+def _way_to(address: str, token: str, context: ssl.SSLContext | None):
     """The URL that paths follow, and a maker of sessions for whichever loop asks for one."""
     headers = {"Authorization": f"Bearer {token}"}
     path = address.removeprefix("unix:") if address.startswith("unix:") else ""
 
-    def make_session() -> aiohttp.ClientSession:
-        connector = aiohttp.UnixConnector(path, limit=0) if path else aiohttp.TCPConnector(limit=0)
+    def make_session(with_token: bool = True) -> aiohttp.ClientSession:
+        tcp = partial(aiohttp.TCPConnector, limit=0, ssl=context or True)
+        connector = aiohttp.UnixConnector(path, limit=0) if path else tcp()
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=ATTEMPT_SECONDS)
         return aiohttp.ClientSession(
-            connector=connector, headers=headers, timeout=timeout, read_bufsize=1 << 20
+            connector=connector,
+            headers=headers if with_token else None,
+            timeout=timeout,
+            read_bufsize=1 << 20,
         )
 
     return ("http://pbox" if path else address.rstrip("/")), make_session
@@ -160,7 +169,10 @@ async def _opened(make_session, base: str, seconds: float) -> tuple[ControlConne
                 return control, await control.open()
         except InfrastructureFailure as error:
             control.close()
-            is_refusal = error.__cause__ is None
-            if is_refusal or time.monotonic() + RETRY_SECONDS > deadline:
+            # A refusal, or a certificate that will not do: another try changes nothing.
+            is_final = error.__cause__ is None or isinstance(
+                error.__cause__, aiohttp.ClientSSLError
+            )
+            if is_final or time.monotonic() + RETRY_SECONDS > deadline:
                 raise
         await asyncio.sleep(RETRY_SECONDS)

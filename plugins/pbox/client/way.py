@@ -37,7 +37,9 @@ class Way:
         self.refuse_when_lost()
         async with (
             failing_as_infrastructure(what, seconds),
-            self.session.request(method, self.base + path, **request) as response,
+            self.session.request(
+                method, self.base + path, allow_redirects=False, **request
+            ) as response,
         ):
             await raise_refusal(response)
             yield response

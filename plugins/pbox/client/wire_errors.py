@@ -10,6 +10,7 @@ from typing import Any
 import aiohttp
 
 from miles_periodic.hooks.errors import PeriodicError
+from miles_periodic.plugins.pbox.client.trust import explained
 from miles_periodic.plugins.pbox.outcomes import InfrastructureFailure, SandboxGone
 
 _KINDS = {400: PeriodicError, 410: SandboxGone}
@@ -45,10 +46,16 @@ async def failing_as_infrastructure(what: str, seconds: float) -> AsyncIterator[
     try:
         async with asyncio.timeout(seconds) if hasattr(asyncio, "timeout") else _timeout(seconds):
             yield
+    except aiohttp.ClientSSLError as error:
+        meaning, remedy = explained(error)
+        raise InfrastructureFailure(
+            f"The agent did not {what}: {meaning}.", found=str(error), remedy=remedy
+        ) from error
     except (aiohttp.ClientError, ConnectionError, asyncio.IncompleteReadError) as error:
         raise InfrastructureFailure(
             f"The agent did not {what}: {error or type(error).__name__}.",
-            remedy="See whether the agent runs; what the connection held is gone with it.",
+            remedy="See whether the agent runs, at an https:// address where it has a certificate; "
+            "what the connection held is gone with it.",
         ) from error
     except (TimeoutError, asyncio.TimeoutError) as error:
         raise InfrastructureFailure(

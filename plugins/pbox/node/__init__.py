@@ -5,6 +5,7 @@ layers         a sandbox's bounded files
 cgroups        a control group per sandbox, whatever the version
 cgroups_v1     version 1
 cgroups_v2     version 2
+room           what the machine has for sandboxes
 bundle         what runsc is told to run
 runsc          starting it
 guest          process 1 inside a sandbox

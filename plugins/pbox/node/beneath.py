@@ -19,6 +19,7 @@ from pathlib import Path
 from miles_periodic.plugins.pbox.node.bundle import USER_ID
 from miles_periodic.plugins.pbox.node.layers import Layers
 from miles_periodic.plugins.pbox.node.system_calls import open_in_root
+from miles_periodic.plugins.pbox.outcomes import InfrastructureFailure
 
 PIECE_BYTES = 1 << 18
 
@@ -155,7 +156,14 @@ def _made_folder(root: int, names: list[str]) -> int:
 
 @contextmanager
 def _folder(path: Path) -> Iterator[int]:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    """A folder of the node's own: that it is not there is no fault of whoever asked."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise InfrastructureFailure(
+            f"The files of a sandbox are gone from the node: {error.strerror}.",
+            remedy="Start another sandbox; see who removes what is in the agent's --state-dir.",
+        ) from error
     try:
         yield descriptor
     finally:

@@ -61,8 +61,14 @@ class Cgroups(Protocol):
     version: int
     parent: str
 
+    def above(self) -> tuple[str, list[int]]:
+        """What the groups above the parent have: a list of CPUs, or empty, and memory limits."""
+
     def prepare(self, cpus: str, memory_bytes: int | None) -> None:
-        """Make the parent, with the agent's CPUs (a list as the kernel writes it, or empty)."""
+        """Make the parent, with the agent's CPUs (a list as the kernel writes it, or empty).
+
+        What an agent before it wrote there does not stay. Raises OSError, as make does.
+        """
 
     def make(self, name: str, limits: Limits) -> Cgroup:
         """Make a group below the parent and limit it."""
@@ -114,6 +120,23 @@ def _mounted(table: str) -> tuple[Path | None, dict[str, Path]]:
 
 def _words(file: Path) -> list[str]:
     return file.read_text().split() if file.exists() else []
+
+
+def write(file: Path, value: str) -> None:
+    """Write one value; an OSError names both, which the kernel's own does not."""
+    try:
+        file.write_text(value)
+    except OSError as error:
+        what = f"{os.strerror(error.errno)}: {value.strip()!r} into"
+        raise OSError(error.errno, what, str(file)) from error
+
+
+def deepest(place: Path, path: str) -> Path:
+    """The folder of the deepest group above `path` that is there, below the mount point `place`."""
+    folder = place / Path(path).parent
+    while folder != place and not folder.is_dir():
+        folder = folder.parent
+    return folder
 
 
 def count(file: Path, key: str = "") -> int:

@@ -6,7 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from miles_periodic.plugins.pbox.limits import Limits
-from miles_periodic.plugins.pbox.node.cgroups import PERIOD_MICROSECONDS, Usage, count
+from miles_periodic.plugins.pbox.node.cgroups import (
+    PERIOD_MICROSECONDS,
+    Usage,
+    count,
+    deepest,
+    write,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,17 +23,17 @@ class CgroupV1:
 
     def apply(self, limits: Limits) -> None:
         memory, pids, cpu = (self.folders[name] for name in ("memory", "pids", "cpu"))
-        (memory / "memory.limit_in_bytes").write_text(str(limits.memory_bytes))
+        write(memory / "memory.limit_in_bytes", str(limits.memory_bytes))
         with_swap = memory / "memory.memsw.limit_in_bytes"
         if with_swap.exists():
             with_swap.write_text(str(limits.memory_bytes))
-        (pids / "pids.max").write_text(str(limits.num_processes))
-        (cpu / "cpu.cfs_period_us").write_text(str(PERIOD_MICROSECONDS))
+        write(pids / "pids.max", str(limits.num_processes))
+        write(cpu / "cpu.cfs_period_us", str(PERIOD_MICROSECONDS))
         quota = int(limits.num_cpus * PERIOD_MICROSECONDS)
-        (cpu / "cpu.cfs_quota_us").write_text(str(quota))
+        write(cpu / "cpu.cfs_quota_us", str(quota))
 
     def favour(self, is_used: bool) -> None:
-        (self.folders["cpu"] / "cpu.shares").write_text("1024" if is_used else "102")
+        write(self.folders["cpu"] / "cpu.shares", "1024" if is_used else "102")
 
     def entrances(self) -> list[Path]:
         return [folder / "cgroup.procs" for folder in dict.fromkeys(self.folders.values())]
@@ -63,6 +69,13 @@ class CgroupsV1:
     parent: str
     version: int = 1
 
+    def above(self) -> tuple[str, list[int]]:
+        cpuset, memory = (deepest(self.places[name], self.parent) for name in ("cpuset", "memory"))
+        effective = cpuset / "cpuset.effective_cpus"  # cpuset.cpus may name some that are off
+        cpus = effective if effective.exists() else cpuset / "cpuset.cpus"
+        limit = count(memory / "memory.stat", "hierarchical_memory_limit")
+        return cpus.read_text().strip(), [limit] if limit else []
+
     def prepare(self, cpus: str, memory_bytes: int | None) -> None:
         for folder in self._folders(self.parent).values():
             folder.mkdir(parents=True, exist_ok=True)
@@ -71,12 +84,14 @@ class CgroupsV1:
             above, cpuset = cpuset, cpuset / part
             for name in ("cpuset.cpus", "cpuset.mems"):
                 if not (cpuset / name).read_text().strip():
-                    (cpuset / name).write_text((above / name).read_text())
-        if cpus:
-            (cpuset / "cpuset.cpus").write_text(cpus)
-        if memory_bytes is not None:
-            limit = self.places["memory"] / self.parent / "memory.limit_in_bytes"
-            limit.write_text(str(memory_bytes))
+                    write(cpuset / name, (above / name).read_text())
+        write(cpuset / "cpuset.cpus", cpus or (above / "cpuset.cpus").read_text())
+        memory = self.places["memory"] / self.parent
+        all_together = memory / "memory.use_hierarchy"  # a kernel before 5.11 may count apart
+        if all_together.exists() and all_together.read_text().strip() == "0":
+            write(all_together, "1")
+        most = "-1" if memory_bytes is None else str(memory_bytes)
+        write(memory / "memory.limit_in_bytes", most)
 
     def make(self, name: str, limits: Limits) -> CgroupV1:
         group = self._group(name)
@@ -84,7 +99,7 @@ class CgroupsV1:
             folder.mkdir()
         above = self.places["cpuset"] / self.parent
         for file in ("cpuset.cpus", "cpuset.mems"):
-            (group.folders["cpuset"] / file).write_text((above / file).read_text())
+            write(group.folders["cpuset"] / file, (above / file).read_text())
         group.apply(limits)
         return group
 

@@ -11,6 +11,8 @@ from miles_periodic.plugins.pbox.node.cgroups import (
     PERIOD_MICROSECONDS,
     Usage,
     count,
+    deepest,
+    write,
 )
 
 
@@ -21,16 +23,16 @@ class CgroupV2:
     folder: Path
 
     def apply(self, limits: Limits) -> None:
-        (self.folder / "memory.max").write_text(str(limits.memory_bytes))
+        write(self.folder / "memory.max", str(limits.memory_bytes))
         if (self.folder / "memory.swap.max").exists():
-            (self.folder / "memory.swap.max").write_text("0")
-        (self.folder / "memory.oom.group").write_text("1")
-        (self.folder / "pids.max").write_text(str(limits.num_processes))
+            write(self.folder / "memory.swap.max", "0")
+        write(self.folder / "memory.oom.group", "1")
+        write(self.folder / "pids.max", str(limits.num_processes))
         quota = int(limits.num_cpus * PERIOD_MICROSECONDS)
-        (self.folder / "cpu.max").write_text(f"{quota} {PERIOD_MICROSECONDS}")
+        write(self.folder / "cpu.max", f"{quota} {PERIOD_MICROSECONDS}")
 
     def favour(self, is_used: bool) -> None:
-        (self.folder / "cpu.weight").write_text("100" if is_used else "10")
+        write(self.folder / "cpu.weight", "100" if is_used else "10")
 
     def entrances(self) -> list[Path]:
         return [self.folder / "cgroup.procs"]
@@ -65,6 +67,16 @@ class CgroupsV2:
     parent: str
     version: int = 2
 
+    def above(self) -> tuple[str, list[int]]:
+        folder, cpus, limits = deepest(self.place, self.parent), "", []
+        for group in (folder, *folder.parents):
+            if not group.is_relative_to(self.place):
+                break
+            cpus = cpus or _first_line(group / "cpuset.cpus.effective")
+            limit = _first_line(group / "memory.max")  # the root group has none
+            limits += [int(limit)] if limit.isdigit() else []
+        return cpus, limits
+
     def prepare(self, cpus: str, memory_bytes: int | None) -> None:
         folder = self.place
         for part in Path(self.parent).parts:
@@ -72,10 +84,8 @@ class CgroupsV2:
             folder = folder / part
             folder.mkdir(exist_ok=True)
         _hand_down(folder)
-        if cpus:
-            (folder / "cpuset.cpus").write_text(cpus)
-        if memory_bytes is not None:
-            (folder / "memory.max").write_text(str(memory_bytes))
+        write(folder / "cpuset.cpus", cpus or "\n")  # an empty line: those of the group above
+        write(folder / "memory.max", "max" if memory_bytes is None else str(memory_bytes))
 
     def make(self, name: str, limits: Limits) -> CgroupV2:
         group = CgroupV2(self.place / self.parent / name)
@@ -93,10 +103,15 @@ class CgroupsV2:
         _remove(self.place / self.parent)
 
 
+def _first_line(file: Path) -> str:
+    """Empty where the file is not there: its controller was not handed down so far."""
+    return file.read_text().strip() if file.exists() else ""
+
+
 def _hand_down(folder: Path) -> None:
     """Let the groups below have the controllers."""
     wanted = " ".join(f"+{name}" for name in CONTROLLERS)
-    (folder / "cgroup.subtree_control").write_text(wanted)
+    write(folder / "cgroup.subtree_control", wanted)
 
 
 def _remove(folder: Path) -> None:

@@ -8,7 +8,7 @@ that a command is killed with all that it ever started, whatever sessions that m
 Frames, both ways: kind (1 byte), number of the command (u32), length (u32), payload.
     to the guest    x start   i input    c end of input   k kill   s write all back   p answer
     from the guest  r ready   o output   e error output   t wrote more than it may
-                    q ended   f not started (errno)       d done
+                    w input that was taken (u32 bytes)    q ended   f not started (errno)   d done
 """
 
 import _signal as signal  # `signal` itself imports enum: a third of the start-up time
@@ -184,6 +184,8 @@ class Guest:
             return  # it ended while the order was on its way
         elif kind == b"k":
             kill_marked(command.mark)
+        elif kind == b"i" and command.stdin is None:
+            self.tell_taken(command, len(payload))  # it closed its input: this goes nowhere
         elif kind == b"i":
             command.waiting += payload
             self.want_to_write(command)
@@ -233,19 +235,28 @@ class Guest:
 
     def write(self, descriptor, event):
         command, broken = self.writers[descriptor], event & (select.POLLERR | select.POLLHUP)
+        taken = 0
         try:
             if command.waiting and not broken:
-                del command.waiting[: os.write(descriptor, command.waiting[:CHUNK_BYTES])]
+                taken = os.write(descriptor, command.waiting[:CHUNK_BYTES])
         except BlockingIOError:
             return
         except BrokenPipeError:
             broken = True
-        if broken or not command.waiting:
+        taken = len(command.waiting) if broken else taken
+        del command.waiting[:taken]
+        self.tell_taken(command, taken)
+        if not command.waiting:
             del self.writers[descriptor]
             self.poll.unregister(descriptor)
             if broken or command.input_ends:
                 os.close(descriptor)
                 command.stdin = None
+
+    def tell_taken(self, command, num_bytes):
+        """Let the node send more: what it sent and nobody took is memory of the sandbox."""
+        if num_bytes:
+            self.send(b"w", command.number, struct.pack("<I", num_bytes))
 
     def reap(self):
         by_pid = {command.pid: command for command in self.commands.values()}

@@ -13,7 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 HEAD = struct.Struct("<cII")
+_COUNT = struct.Struct("<I")
 MAX_FRAME_BYTES = 1 << 20
+#: Input of a command that process 1 may hold for it.
+MAX_WAITING_BYTES = 1 << 20
 #: Marks are group ids that no image uses.
 FIRST_MARK = 1 << 30
 
@@ -22,7 +25,8 @@ FIRST_MARK = 1 << 30
 class Running:
     """One command: what it wrote arrives at `write`, its end in `ended`.
 
-    ended: wait status, or an OSError where it was not started.
+    ended: wait status, or an OSError where it was not started. fed_bytes: input on its way, which
+    it has not taken so far. moved: set when that changes.
     """
 
     number: int
@@ -30,6 +34,8 @@ class Running:
     allowed_bytes: int
     ended: asyncio.Future[int | OSError]
     truncated: bool = False
+    fed_bytes: int = 0
+    moved: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 @dataclass(slots=True)
@@ -64,12 +70,14 @@ class GuestChannel:
 
     def feed(self, running: Running, data: bytes) -> None:
         """Give a command input; an empty piece ends it."""
+        running.fed_bytes += len(data)
         self._send(b"i" if data else b"c", running.number, data)
 
-    async def may_feed(self) -> None:
-        """Wait until what was fed before has mostly gone."""
-        while self._writer.get_write_buffer_size() > MAX_FRAME_BYTES and not self.lost.is_set():
-            await asyncio.sleep(0.002)
+    async def may_feed(self, running: Running) -> None:
+        """Wait until a command took most of what it was fed: the rest is memory of the sandbox."""
+        while running.fed_bytes > MAX_WAITING_BYTES and not running.ended.done():
+            running.moved.clear()
+            await running.moved.wait()
 
     def kill(self, running: Running) -> None:
         """Kill a command and all that it started."""
@@ -116,10 +124,14 @@ class GuestChannel:
                 running.write("stdout" if kind == b"o" else "stderr", allowed)
         elif kind == b"t":
             running.truncated = True
+        elif kind == b"w":
+            running.fed_bytes -= _COUNT.unpack(payload)[0]
+            running.moved.set()
         elif kind in (b"q", b"f"):
             end = _end(kind, payload)  # raises before anything is forgotten
             del self._running[running.number]
             _resolve(running.ended, end)
+            running.moved.set()
 
     def lose(self) -> None:
         """Process 1 is gone: wake everybody who waits for it."""
@@ -128,6 +140,7 @@ class GuestChannel:
             _resolve(waiting, ConnectionResetError("process 1 of the sandbox ended"))
         for running in self._running.values():
             _resolve(running.ended, ConnectionResetError("process 1 of the sandbox ended"))
+            running.moved.set()
         self._running.clear()
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from miles_periodic.plugins.pbox.limits import Limits
@@ -24,6 +26,8 @@ class Pool:
     """Warm sandboxes of one image under one set of limits, `size` of them where all is well.
 
     starting: bounds how many sandboxes of the node start at once, in pools and out of them.
+    has_place: whether the node may hold one more. num_moving: sandboxes that start, or are asked
+    whether they live: neither warm nor handed out, but there.
     """
 
     node: Node
@@ -31,6 +35,8 @@ class Pool:
     limits: Limits
     size: int
     starting: asyncio.Semaphore
+    has_place: Callable[[], bool]
+    num_moving: int = 0
     num_claimed: int = 0
     num_found_dead: int = 0
     _warm: deque[Sandbox] = field(default_factory=deque)
@@ -53,17 +59,28 @@ class Pool:
             sandbox = self._warm.popleft()
             self._wanted.set()
             sandbox.favour()
-            try:
-                answers = await sandbox.answers()
-            except asyncio.CancelledError:
-                abandon(sandbox)  # whoever asked is gone, and it is nobody's any more
-                raise
-            if answers:
-                self.num_claimed += 1
-                return sandbox
-            self.num_found_dead += 1
-            await sandbox.destroy()
+            with self._moving():
+                if await self._answers(sandbox):
+                    self.num_claimed += 1
+                    return sandbox
+                self.num_found_dead += 1
+                await sandbox.destroy()
         return None
+
+    async def _answers(self, sandbox: Sandbox) -> bool:
+        try:
+            return await sandbox.answers()
+        except asyncio.CancelledError:
+            abandon(sandbox)  # whoever asked is gone, and it is nobody's any more
+            raise
+
+    @contextlib.contextmanager
+    def _moving(self) -> Iterator[None]:
+        self.num_moving += 1
+        try:
+            yield
+        finally:
+            self.num_moving -= 1
 
     async def close(self) -> None:
         """Stop filling and destroy what is warm."""
@@ -80,10 +97,19 @@ class Pool:
             if len(self._warm) > self.size / 2:
                 await asyncio.sleep(SETTLE_SECONDS)
             while len(self._warm) < self.size:
-                try:
-                    async with self.starting:
-                        sandbox = await start(self.node, self.image, self.limits, is_used=False)
-                        self._warm.append(sandbox)
-                except InfrastructureFailure as failure:
-                    _log.error("the pool of %s was not filled: %s", self.image.name, failure)
+                if not await self._added():
                     await asyncio.sleep(RETRY_SECONDS)
+
+    async def _added(self) -> bool:
+        """Whether one more is warm now: the node may be full, or fail to start it."""
+        try:
+            async with self.starting:
+                if not self.has_place():
+                    return False
+                with self._moving():
+                    sandbox = await start(self.node, self.image, self.limits, is_used=False)
+                self._warm.append(sandbox)
+        except InfrastructureFailure as failure:
+            _log.error("the pool of %s was not filled: %s", self.image.name, failure)
+            return False
+        return True

@@ -10,11 +10,12 @@ import asyncio
 import json
 import socket
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from miles_periodic.hooks.errors import PeriodicError
+from miles_periodic.hooks.nearest_name import did_you_mean
 from miles_periodic.plugins.pbox.cpu_lists import parse_cpus
 from miles_periodic.plugins.pbox.limits import MIB, Limits
 from miles_periodic.plugins.pbox.node.sandbox import CommandOrder, Image, Node, Sandbox
@@ -37,6 +38,8 @@ MOST_CPU = 0.1
 #: What the kernel may note above a limit for a moment, as it charges pages in batches.
 _CHARGE_BYTES = 4 * MIB
 BURN_SECONDS = 0.5
+NAMES = ("cpu-set", "cpu-time", "disk", "files", "memory", "network", "processes", "scratch",
+         "shared-memory")  # fmt: skip
 #: A node so busy that a sandbox gets less than its little share has proved nothing yet: again.
 NUM_BURNS = 60
 #: Of what ends by its limits. On a node that does other work it takes many times as long.
@@ -98,6 +101,14 @@ async def prove(node: Node, image: Image, cpus: str) -> list[Proof]:
         *(_in_a_sandbox(part, node, image, limits, cpus) for part, limits in parts.items())
     )
     return [proof for proofs in found for proof in proofs]
+
+
+def refuse_unknown_limits(names: Iterable[str]) -> None:
+    """Raise PeriodicError where one of them is the name of no proof: it would accept nothing."""
+    for name in sorted(set(names) - set(NAMES)):
+        raise PeriodicError(
+            f"There is no limit {name!r} to leave unenforced.", remedy=did_you_mean(name, NAMES)
+        )
 
 
 def refuse_unproved(proofs: list[Proof], accepted: frozenset[str] = frozenset()) -> None:

@@ -100,7 +100,14 @@ class Sandbox:
 
     def usage(self) -> Usage:
         """What its control group counts; after its end, what it had counted."""
-        return self._final or self._cgroup.usage()
+        if self._final is not None:
+            return self._final
+        try:
+            return self._cgroup.usage()
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ENODEV):
+                raise
+            return self._told  # somebody removed its group: with it, it has ended
 
     def pids(self) -> list[int]:
         """Its processes on the host."""
@@ -153,7 +160,7 @@ class Sandbox:
             async for piece in stdin:
                 if piece:
                     self._channel.feed(running, piece)
-                    await self._channel.may_feed()
+                    await self._channel.may_feed(running)
         self._channel.feed(running, b"")
 
     async def _end_of(self, running: Running, order: CommandOrder, before: Usage) -> Outcome:
@@ -246,7 +253,7 @@ class Sandbox:
         )
         # Where even SIGKILL did not end it, what can be removed is removed all the same.
         await asyncio.wait({self._ended}, timeout=TEARDOWN_SECONDS)
-        self._final = self._cgroup.usage()
+        self._final = self.usage()
         await remove_traces(self._node, self.name, self._cgroup)
 
 

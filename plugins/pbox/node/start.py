@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import secrets
 import time
@@ -70,7 +71,9 @@ async def _start(
         await remove_traces(node, name, cgroup)
         raise InfrastructureFailure(
             f"A sandbox's files or control group could not be made: {error}.",
-            remedy="Run the agent as root on a machine where it may mount and make groups.",
+            remedy="Free space where the agent has its --state-dir."
+            if error.errno == errno.ENOSPC
+            else "Run the agent as root on a machine where it may mount and make groups.",
         ) from error
     channel, ended = await _launch(node, name, made.home, cgroup)
     sandbox = Sandbox(

@@ -9,7 +9,6 @@ import asyncio
 import os
 from pathlib import Path
 
-from miles_periodic.hooks.errors import PeriodicError
 from miles_periodic.plugins.pbox.node import place
 from miles_periodic.plugins.pbox.node.cgroups import end_processes
 from miles_periodic.plugins.pbox.node.sandbox import Node, remove_traces
@@ -39,14 +38,13 @@ def sweep_abandoned(folder: Path, program: str, platform: str) -> list[str]:
     swept = []
     for state in sorted(folder.glob("*/state")):
         name = state.parent.name
-        try:
-            lock = place.take(state)
-        except PeriodicError:
-            continue  # its agent lives
+        lock = place.take_to_sweep(state)
+        if lock is None:
+            continue  # its agent lives, or somebody else sweeps
         try:
             node = place.place_of(state, program, platform, f"pbox-{name}")
             sweep(node)
-            for file in ("socket", "tokens"):
+            for file in place.PLACE_FILES:
                 (state.parent / file).unlink(missing_ok=True)
             place.remove_place(state, node)
             swept.append(name)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import sh
 
-from miles_periodic.plugins.pbox.node.place import place_of, remove_place
+from miles_periodic.plugins.pbox.node.place import place_of, remove_place, take_to_sweep
 from miles_periodic.plugins.pbox.node.sandbox import Node
 from miles_periodic.plugins.pbox.node.sweep import sweep
 
@@ -32,12 +32,15 @@ def start(state: Path, node: Node) -> int:
 
 
 def main(state: str, program: str, platform: str, group: str) -> None:
-    """Wait for the agent's end, then leave nothing of it."""
+    """Wait for the agent's end, then leave nothing of it, unless the next one does."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # what ends the agent must not end this
     node = place_of(Path(state), program, platform, group)
     while os.read(0, 1):
         pass
+    lock = take_to_sweep(Path(state))
+    if lock is None:
+        return  # the next agent is there: it swept, and what is there now is its own
     sweep(node)
     remove_place(Path(state), node)
 

@@ -8,14 +8,15 @@ from miles_periodic.cli.pbox.nodes import Meeting, meeting_of_this_step
 from miles_periodic.hooks.errors import PeriodicError
 
 
-def test_all_nodes_have_one_token_and_all_addresses_their_own_first(tmp_path):
+def test_all_nodes_have_one_token_and_all_certificates_and_addresses_their_own_first(tmp_path):
     folder = tmp_path / "deep/meet"
 
     def node(number):
         """As short as a command can be: it leaves when it has met."""
         meeting = Meeting(folder, number, 3, meet_seconds=120)
         token = meeting.token()
-        addresses = meeting.addresses(f"a{number}")
+        addresses, certificates = meeting.agents(f"a{number}", f"-{number}-\n")
+        assert sorted(certificates.split()) == ["-0-", "-1-", "-2-"]
         meeting.leave()
         return token, addresses, folder.exists() and folder.stat().st_mode & 0o077
 
@@ -32,7 +33,7 @@ def test_a_node_that_does_not_come_is_named_with_what_to_do(tmp_path):
     meeting = Meeting(tmp_path / "meet", 0, 2, meet_seconds=0.0)
     meeting.token()
     with pytest.raises(PeriodicError, match="(?s)agent-1 did not come.*--ntasks-per-node=1"):
-        meeting.addresses("a0")
+        meeting.agents("a0", "")
 
 
 def test_outside_of_slurm_sharing_is_refused(monkeypatch, tmp_path):

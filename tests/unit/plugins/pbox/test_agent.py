@@ -10,6 +10,7 @@ from miles_periodic.plugins.pbox.agent import agent as agent_module
 from miles_periodic.plugins.pbox.agent.agent import Agent, make_agent
 from miles_periodic.plugins.pbox.agent.settings import AgentSettings
 from miles_periodic.plugins.pbox.limits import Limits
+from miles_periodic.plugins.pbox.node import pool as pool_module
 from miles_periodic.plugins.pbox.node.pool import Pool
 from miles_periodic.plugins.pbox.outcomes import InfrastructureFailure
 
@@ -55,11 +56,41 @@ def test_sandboxes_asked_for_together_do_not_all_find_the_last_place(monkeypatch
     assert "--max-sandboxes" in str(refused[0])
 
 
+def test_a_pool_fills_no_place_that_the_node_does_not_have(monkeypatch):
+    """A claim leaves a place in the pool, and what was claimed still holds one of the node's."""
+    started = []
+
+    async def start(*_, **__):
+        started.append(FakeSandbox())
+        return started[-1]
+
+    async def claim_all():
+        agent = Agent(AgentSettings(max_sandboxes=3), None, FakeImages(), None)
+        agent._starting = asyncio.Semaphore(4)
+        pool = Pool(None, None, Limits(), 2, agent._starting, agent._has_place)
+        agent.pools["base"], lease = pool, agent.open_lease("job")
+        for _ in range(4):
+            await pool._added()
+        claimed = [await pool.claim() for _ in range(2)]
+        lease.sandboxes.update((sandbox.name, sandbox) for sandbox in claimed)
+        return [await pool._added() for _ in range(2)]
+
+    monkeypatch.setattr(pool_module, "start", start)
+    monkeypatch.setattr(FakeSandbox, "answers", lambda _: asyncio.sleep(0, True))
+    assert asyncio.run(claim_all()) == [False, False]
+    assert len(started) == 3
+
+
+def test_more_warm_sandboxes_than_there_may_be_are_refused():
+    with pytest.raises(ValueError, match="more sandboxes are to be warm than 4"):
+        AgentSettings(warm={"base": 3, "other": 2}, max_sandboxes=4)
+
+
 def test_a_warm_sandbox_whose_claimer_goes_away_is_destroyed():
     sandbox = FakeSandbox()
 
     async def claim():
-        pool = Pool(None, None, Limits(), 1, None)
+        pool = Pool(None, None, Limits(), 1, None, lambda: True)
         pool._warm.append(sandbox)
         claiming = asyncio.ensure_future(pool.claim())
         await asyncio.sleep(0)

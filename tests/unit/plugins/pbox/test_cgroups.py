@@ -6,7 +6,7 @@ import pytest
 
 from miles_periodic.hooks.errors import PeriodicError
 from miles_periodic.plugins.pbox.limits import MIB, Limits
-from miles_periodic.plugins.pbox.node.cgroups import count, find
+from miles_periodic.plugins.pbox.node.cgroups import count, find, write
 from miles_periodic.plugins.pbox.node.cgroups_v1 import CgroupsV1
 from miles_periodic.plugins.pbox.node.cgroups_v2 import CgroupsV2, CgroupV2
 
@@ -87,6 +87,33 @@ def test_version_1_writes_every_limit(tmp_path):
     assert text(tmp_path / "cpu/pbox/a/cpu.cfs_quota_us") == "150000"
 
 
+def test_version_1_keeps_nothing_of_what_an_agent_before_wrote(tmp_path):
+    groups = v1_tree(tmp_path)
+    groups.prepare("2-3", 1 << 30)
+    groups.prepare("", None)
+    assert text(tmp_path / "cpuset/pbox/cpuset.cpus") == "0-7"
+    assert text(tmp_path / "memory/pbox/memory.limit_in_bytes") == "-1"
+
+
+def test_version_1_counts_the_sandboxes_together_where_the_kernel_would_not(tmp_path):
+    groups = v1_tree(tmp_path)
+    (tmp_path / "memory/pbox").mkdir()
+    (tmp_path / "memory/pbox/memory.use_hierarchy").write_text("0\n")
+    groups.prepare("", 1 << 30)
+    assert text(tmp_path / "memory/pbox/memory.use_hierarchy") == "1"
+
+
+def test_version_1_knows_what_the_groups_above_have(tmp_path):
+    groups = CgroupsV1({name: tmp_path / name for name in V1}, "slurm/job/pbox")
+    (tmp_path / "cpuset/slurm").mkdir(parents=True)
+    (tmp_path / "cpuset/slurm/cpuset.cpus").write_text("0-3\n")
+    (tmp_path / "memory/slurm/job").mkdir(parents=True)
+    (tmp_path / "memory/slurm/job/memory.stat").write_text("hierarchical_memory_limit 4096\n")
+    assert groups.above() == ("0-3", [4096])
+    (tmp_path / "cpuset/slurm/cpuset.effective_cpus").write_text("0-1\n")
+    assert groups.above()[0] == "0-1"
+
+
 def v2_tree(root):
     (root / "pbox").mkdir(parents=True)
     (root / "cgroup.subtree_control").touch()
@@ -111,6 +138,31 @@ def test_version_2_writes_every_limit_and_ends_a_sandbox_whole(tmp_path):
         "pids.max": "200",
         "cpu.max": "150000 100000",
     }
+
+
+def test_version_2_keeps_nothing_of_what_an_agent_before_wrote(tmp_path):
+    """Documentation/admin-guide/cgroup-v2.rst: `max` is no limit, an empty list is the parent's."""
+    groups = v2_tree(tmp_path)
+    groups.prepare("2-3", 1 << 30)
+    groups.prepare("", None)
+    assert text(tmp_path / "pbox/cpuset.cpus") == "\n"
+    assert text(tmp_path / "pbox/memory.max") == "max"
+
+
+def test_version_2_knows_what_the_groups_above_have(tmp_path):
+    groups = CgroupsV2(tmp_path, "slurm/job/pbox")
+    (tmp_path / "slurm/job").mkdir(parents=True)
+    (tmp_path / "slurm/memory.max").write_text("8192\n")
+    (tmp_path / "slurm/job/memory.max").write_text("max\n")
+    (tmp_path / "cpuset.cpus.effective").write_text("0-7\n")
+    assert groups.above() == ("0-7", [8192])
+    (tmp_path / "slurm/job/cpuset.cpus.effective").write_text("2-3\n")
+    assert groups.above()[0] == "2-3"
+
+
+def test_a_value_that_the_kernel_refuses_is_named_with_its_file(tmp_path):
+    with pytest.raises(OSError, match="'500' into.*cpu.max"):
+        write(tmp_path / "no/cpu.max", "500")
 
 
 def test_version_2_allows_no_swap_where_there_is_any(tmp_path):

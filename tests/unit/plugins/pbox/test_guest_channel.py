@@ -6,7 +6,12 @@ import struct
 
 import pytest
 
-from miles_periodic.plugins.pbox.node.guest_channel import HEAD, MAX_FRAME_BYTES, open_channel
+from miles_periodic.plugins.pbox.node.guest_channel import (
+    HEAD,
+    MAX_FRAME_BYTES,
+    MAX_WAITING_BYTES,
+    open_channel,
+)
 
 
 def frame(kind, number, payload=b""):
@@ -47,6 +52,41 @@ def test_output_and_end_reach_the_command_that_they_are_of():
         return written, one.ended.done()
 
     assert talk(scene) == ([("stdout", b"out"), ("stderr", b"err")], False)
+
+
+def test_input_that_a_command_does_not_take_is_held_back():
+    """What process 1 holds for it is memory of the sandbox, and a large input would end that."""
+
+    async def scene(channel, say, orders):
+        running, _ = started(channel)
+        channel.feed(running, b"x" * MAX_WAITING_BYTES)
+        await channel.may_feed(running)
+        channel.feed(running, b"x")
+        waiting = asyncio.ensure_future(channel.may_feed(running))
+        await asyncio.sleep(0)
+        held_back = not waiting.done()
+        say(frame(b"w", running.number, struct.pack("<I", 1)))
+        await waiting
+        return held_back
+
+    assert talk(scene)
+
+
+@pytest.mark.parametrize("end", ["of the command", "of the sandbox"])
+def test_nobody_waits_to_feed_what_has_ended(end):
+    async def scene(channel, say, orders):
+        running, _ = started(channel)
+        channel.feed(running, b"x" * (MAX_WAITING_BYTES + 1))
+        waiting = asyncio.ensure_future(channel.may_feed(running))
+        await asyncio.sleep(0)
+        if end == "of the command":
+            say(frame(b"q", running.number, struct.pack("<i", 0)))
+        else:
+            channel.lose()
+        await waiting
+        return True
+
+    assert talk(scene)
 
 
 def test_no_more_is_kept_than_the_output_limit_whatever_the_inside_says():

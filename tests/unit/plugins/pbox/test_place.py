@@ -1,7 +1,8 @@
-"""One agent per place, and whoever sweeps places in between."""
+"""Who has an agent's folder, when one ends and the next one comes."""
 
 import os
-import shutil
+import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -9,45 +10,48 @@ from miles_periodic.hooks.errors import PeriodicError
 from miles_periodic.plugins.pbox.node import place
 
 
-def test_a_place_that_is_taken_is_refused(tmp_path):
-    held = place.take(tmp_path / "state")
-    with pytest.raises(PeriodicError, match="Another agent uses"):
+def test_a_folder_has_one_agent(tmp_path, monkeypatch):
+    monkeypatch.setattr(place, "END_SECONDS", 0.0)
+    lock = place.take(tmp_path / "state")
+    with pytest.raises(PeriodicError, match="give this one another --state-dir"):
         place.take(tmp_path / "state")
-    os.close(held)
+    os.close(lock)
     os.close(place.take(tmp_path / "state"))
 
 
-def test_a_place_that_is_swept_while_an_agent_comes_is_its_own_afterwards(tmp_path, monkeypatch):
-    """As two jobs of a node start: one looks for abandoned places, the other makes its own."""
-    state = tmp_path / "state"
-    sweeper = place.take(state)
-    looks = []
-
-    def sweep(seconds):
-        looks.append(seconds)
-        if len(looks) == 2:
-            shutil.rmtree(state)
-            os.close(sweeper)
-
-    monkeypatch.setattr(place.time, "sleep", sweep)
-    lock = place.take(state, patience_seconds=3600.0)
-    assert len(looks) == 2 and (state / "sandboxes").is_dir()
-    with pytest.raises(PeriodicError, match="Another agent uses"):
-        place.take(state)
+def test_a_sweep_leaves_a_folder_to_the_agent_that_has_it(tmp_path):
+    lock = place.take(tmp_path / "state")
+    assert place.take_to_sweep(tmp_path / "state") is None
     os.close(lock)
 
 
-def test_a_lock_whose_file_was_removed_is_none(tmp_path, monkeypatch):
+def test_an_agent_waits_for_the_sweep_of_the_one_before_it(tmp_path):
+    """And does not end up with a lock on the file that the sweep removed: that excludes nobody."""
+    state, taken = tmp_path / "place/state", []
+    sweeping = place.take_to_sweep(state)
+    waiting = threading.Thread(target=lambda: taken.append(place.take(state)))
+    waiting.start()
+    node = SimpleNamespace(homes=state / "sandboxes", cgroups=SimpleNamespace(remove=lambda: None),
+                           runsc=SimpleNamespace(state=state / "runsc"))  # fmt: skip
+    place.remove_place(state, node)
+    os.close(sweeping)
+    waiting.join(30)
+    assert place.take_to_sweep(state) is None
+    os.close(taken[0])
+
+
+def test_a_lock_on_a_file_that_was_removed_is_none(tmp_path, monkeypatch):
+    """The one before lets go of the file between our opening of it and our lock on it."""
     state, flock = tmp_path / "state", place.fcntl.flock
-    removed = []
 
-    def swept_before(lock, how):
-        if not removed:
-            removed.append(shutil.rmtree(state))
-        flock(lock, how)
+    def removed_first(lock, how):
+        if monkeypatched:
+            monkeypatched.clear()
+            (state / "lock").unlink()
+        return flock(lock, how)
 
-    monkeypatch.setattr(place.fcntl, "flock", swept_before)
-    monkeypatch.setattr(place.time, "sleep", lambda seconds: None)
-    lock = place.take(state, patience_seconds=3600.0)
+    monkeypatched = [True]
+    monkeypatch.setattr(place.fcntl, "flock", removed_first)
+    lock = place.take(state)
     assert os.path.samestat(os.fstat(lock), os.stat(state / "lock"))
     os.close(lock)
