@@ -260,6 +260,8 @@ def _assigned(node: cst.CSTNode) -> set[str]:
 def _last_names(target: cst.BaseExpression) -> set[str]:
     if isinstance(target, cst.Attribute):
         return {target.attr.value}
+    if isinstance(target, cst.Subscript):
+        return _last_names(target.value)
     if isinstance(target, cst.Tuple | cst.List):
         return {name for each in target.elements for name in _last_names(each.value)}
     return {target.value} if isinstance(target, cst.Name) else set()
