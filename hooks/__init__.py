@@ -5,6 +5,7 @@ errors           what a user is told: feature, tree, target, expected, found, re
 feature          what a feature states about itself
 binding_points   the statement that a patch set puts into a module, as text
 conditions       what the sources of a tree must show, as plain values
+definitions      where a target is defined in a source file (LibCST)
 cache_folder     where what was fetched is kept
 conflicts        arguments that a feature cannot have beside it
 git_environment  git's own variables, without those that name another repository

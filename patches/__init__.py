@@ -6,7 +6,6 @@ that holds a target it puts a binding point, which applies the very adapters tha
 headers      what each patch set is, as data (UPSTREAM/FEATURE/header.toml)
 codemod      a binding point into a module and out again
 states       applied, ready, in conflict, or not applicable
-definitions  where a target is defined in a source file (LibCST)
 checkout     a git checkout or another folder, and what was changed in it
 rewriting    several files at once, all or none
 export       the same as `git format-patch` files and a quilt series

@@ -117,7 +117,7 @@ def _text(source: bytes) -> str:
 
 def _definitions():
     try:
-        from miles_periodic.patches import definitions
+        from miles_periodic.hooks import definitions
     except ModuleNotFoundError as error:
         if error.name != "libcst":
             raise

@@ -65,9 +65,10 @@ class NotFound(ValueError):
 class Statement:
     """Which statement is meant: every word that is given holds of it, and of no other.
 
-    defines: a function or class it defines. assigns: a name it assigns. returns: a name in what
-    it returns. calls: a function it calls, by its last name. tests: a name in the test of an
-    `if`. passes: a string among its arguments. holds: a name anywhere in it, its body included.
+    defines: a function or class it defines. assigns: a name it assigns, or an item of which.
+    returns: a name in what it returns. calls: a function it calls, by its last name. tests: a name
+    in the test of an `if`. passes: a string among its arguments. holds: a name anywhere in it,
+    its body included.
     """
 
     defines: str = ""

@@ -13,6 +13,7 @@ import libcst as cst
 from libcst.codemod import CodemodContext
 from libcst.codemod.visitors import AddImportsVisitor
 
+from miles_periodic.hooks.definitions import Definition, defined_in, parsed
 from miles_periodic.upstream.contributions import Edit, NotFound, Statement
 
 #: The compound statements of which only the head is searched: their bodies are searched one by one.
@@ -20,12 +21,15 @@ _COMPOUND = (cst.If, cst.For, cst.While, cst.With, cst.Try, cst.FunctionDef, cst
 
 
 def edited(text: str, edits: Sequence[Edit]) -> str:
-    """The module's text after those edits; NotFound names the first that finds no place."""
+    """The module's text after those edits; NotFound names the first that finds no place.
+
+    Raises SourceError where the text is no Python.
+    """
     for edit in edits:
         if edit.do == "line":
             text = _line(text, edit)
         else:
-            text = _DOINGS[edit.do](cst.parse_module(text), edit).code
+            text = _DOINGS[edit.do](parsed(text, edit.file), edit).code
     return text
 
 
@@ -133,17 +137,11 @@ def _one(found: Sequence[cst.CSTNode], edit: Edit, expected: str) -> cst.CSTNode
     return found[0]
 
 
-def _definition(module: cst.Module, edit: Edit) -> cst.FunctionDef | cst.ClassDef:
-    body: Sequence[cst.CSTNode] = module.body
-    found: cst.CSTNode | None = None
+def _definition(module: cst.Module, edit: Edit) -> Definition:
+    found: cst.Module | Definition = module
     for name in edit.within.split("."):
-        named = [
-            node
-            for node in body
-            if isinstance(node, cst.FunctionDef | cst.ClassDef) and node.name.value == name
-        ]
+        named = [node for node in defined_in(found) if node.name.value == name]
         found = _one(named, edit, f"one definition of {name}")
-        body = found.body.body
     return found
 
 
@@ -235,7 +233,7 @@ def _called(node: cst.CSTNode) -> set[str]:
 
 
 def _defined(node: cst.CSTNode) -> str:
-    return node.name.value if isinstance(node, cst.FunctionDef | cst.ClassDef) else ""
+    return node.name.value if isinstance(node, Definition) else ""
 
 
 def _returned(node: cst.CSTNode) -> set[str]:
@@ -260,6 +258,8 @@ def _assigned(node: cst.CSTNode) -> set[str]:
 def _last_names(target: cst.BaseExpression) -> set[str]:
     if isinstance(target, cst.Attribute):
         return {target.attr.value}
+    if isinstance(target, cst.Subscript):
+        return _last_names(target.value)
     if isinstance(target, cst.Tuple | cst.List):
         return {name for each in target.elements for name in _last_names(each.value)}
     return {target.value} if isinstance(target, cst.Name) else set()

@@ -95,6 +95,7 @@ def _check_proof(change, folder, name):
         (("kv-preservation", "miles"), ("miles-rl", "0.0.2")),
         (("delta-router-replay.sessions", "miles"), ("miles-rl", "0.0.2")),
         (("cost-aware-packing", "megatron"), ("megatron-core", "0.19.2")),
+        (("chunked-optimizer-offload", "megatron"), ("megatron-core", "0.19.2")),
     ],
     ids=lambda each: "-".join(each),
 )

@@ -50,7 +50,7 @@ NEEDS_TORCH = {
     ),
 }
 #: Imported by those who have the extra that brings it: sources are read in its terms.
-NEEDS_LIBCST = {"miles_periodic.patches.definitions", "miles_periodic.upstream.edits"}
+NEEDS_LIBCST = {"miles_periodic.hooks.definitions", "miles_periodic.upstream.edits"}
 #: Rooms that need an extra, and import what it brings.
 EXTRAS = {"miles_periodic.plugins.pbox": "pbox"}
 UPSTREAMS = ("miles", "megatron", "sglang", "torch", "ray", "transformers", "safetensors")

@@ -24,6 +24,7 @@ body = ""
 
 def test_what_can_be_sent_is_this():
     assert sorted(ALL) == [
+        ("chunked-optimizer-offload", "megatron"),
         ("cost-aware-packing", "megatron"),
         ("cost-aware-packing", "miles"),
         ("delta-router-replay", "miles"),

@@ -121,3 +121,9 @@ def test_the_line_of_a_text_must_stand_there_once():
 def test_the_head_of_a_compound_statement_is_searched_without_its_body():
     with pytest.raises(NotFound, match="found none"):
         edit("after", "x()", "Planner.plan", calls="weigh", tests="flag")
+
+
+def test_a_statement_that_assigns_an_item_is_found_by_what_the_item_is_of():
+    source = "table = {}\nother = table\nself.table[key][name] = 1\n"
+    one = Edit("m.py", "replace", "put(key)", "", Statement(assigns="table", holds="key"))
+    assert edited(source, [one]) == "table = {}\nother = table\nput(key)\n"

@@ -298,6 +298,13 @@ def test_a_file_that_is_gone_is_refused(checkout, change):
     assert refused(checkout, "written for").parts["found"] == "no such file"
 
 
+def test_a_file_that_is_no_python_is_refused_by_its_name(checkout, change):
+    (checkout / "miles" / "schedule.py").write_text("def schedule(:\n")
+    commit(checkout, "broken")
+    parts = refused(checkout, "is not Python that LibCST can read").parts
+    assert (parts["target"], parts["remedy"]) == ("miles/schedule.py", "Repair the file.")
+
+
 def test_a_base_that_has_the_change_says_so(checkout, change):
     run(checkout)
     git(checkout, "merge", "--quiet", "longest")

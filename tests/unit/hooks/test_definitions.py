@@ -2,7 +2,7 @@
 
 import pytest
 
-from miles_periodic.patches.definitions import SourceError, find, parsed
+from miles_periodic.hooks.definitions import SourceError, find, parsed
 
 SOURCE = '''\
 """A module."""

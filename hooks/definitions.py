@@ -1,4 +1,4 @@
-"""Source files as LibCST reads them, and where in one a target is defined.
+"""Source files as LibCST reads them, for those who edit them: where in one a target is defined.
 
 A target is a dotted name at the module's top level, such as `Class.method`, looked for through
 `if`, `try` and `with`; where it is defined more than once, the last one counts, as at run time.
@@ -37,7 +37,7 @@ def find(module: cst.Module, target: str) -> Definition:
     """The definition of a target; SourceError where there is none."""
     scope: cst.Module | Definition = module
     for part in target.split("."):
-        found = [node for node in _defined_in(scope) if node.name.value == part]
+        found = [node for node in defined_in(scope) if node.name.value == part]
         if not found:
             raise SourceError(
                 f"{target} is not defined in its file.",
@@ -50,7 +50,7 @@ def find(module: cst.Module, target: str) -> Definition:
     return scope
 
 
-def _defined_in(scope: cst.CSTNode) -> Iterator[Definition]:
+def defined_in(scope: cst.CSTNode) -> Iterator[Definition]:
     """The definitions in a body, in the order of the text."""
     body = scope.body.body if isinstance(scope.body, cst.BaseSuite) else scope.body
     for node in body:
@@ -58,7 +58,7 @@ def _defined_in(scope: cst.CSTNode) -> Iterator[Definition]:
             yield node
         elif isinstance(node, cst.If | cst.Try | cst.TryStar | cst.With):
             for branch in _branches(node):
-                yield from _defined_in(branch)
+                yield from defined_in(branch)
 
 
 def _branches(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
