@@ -36,6 +36,8 @@ FLAGS = (
     "--max-running-requests", "8", "--mem-fraction-static", "0.3", "--grammar-backend", "none",
     "--enable-return-routed-experts",
 )  # fmt: skip
+#: A scheduler without requests otherwise takes a core. Not for ranks that wait for each other.
+SLEEP = "--sleep-on-idle"
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +117,7 @@ class SGLangServer:
         command += ["--model-path", str(self.setup.model), "--port", str(self.port)]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [*command, *self.setup.flags],
+                [*command, *self.setup.flags, *([] if "--dp" in self.setup.flags else [SLEEP])],
                 env={
                     **os.environ,
                     **cpu_environment(),
