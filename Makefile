@@ -7,7 +7,7 @@ LIBRARIES := libibverbs1 libnl-3-200 librdmacm1
 SUDO := $(shell [ "$$(id -u)" = 0 ] || command -v sudo)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup rehearse test unit lint docs lock clean
+.PHONY: help setup rehearse test unit lint docs site lock clean
 
 help: ## Show what there is
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -32,6 +32,11 @@ docs: $(READY) ## Write the pages that are made from the code
 	$(BIN)/python docs/make_hooks_page.py
 	$(BIN)/python docs/make_cli_page.py
 	$(BIN)/python docs/make_compatibility_page.py
+	$(BIN)/python docs/make_feature_pages.py
+	$(BIN)/python docs/make_transcripts.py
+
+site: $(READY) ## Build the documentation site into build/site, every link checked
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 lock: $(READY) ## Write the versions that are installed now into requirements/lock.txt
 	( head -2 requirements/lock.txt; $(BIN)/pip freeze --exclude-editable ) > requirements/lock.new

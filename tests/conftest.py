@@ -164,18 +164,6 @@ def megatron_ranks(unpacked, tmp_path_factory) -> Callable[..., dict[int, list[d
     return facts
 
 
-# With `-n 2` two workers share the tests; see tests/lines/lanes.py.
-
-
-def pytest_xdist_make_scheduler(config, log):
-    return Lanes(config, log)
-
-
-def pytest_collection_modifyitems(config, items):
-    if hasattr(config, "workerinput"):
-        items.sort(key=lambda item: place_of(file_of(item.nodeid)))
-
-
 # Skips are counted, and in CI one is a failure.
 
 
@@ -192,3 +180,15 @@ def pytest_sessionfinish(session):
         return
     if os.environ.get("CI") and reporter.stats.get("skipped") and session.exitstatus == 0:
         session.exitstatus = 1
+
+
+# With `-n 2` two workers share the tests; see tests/lines/lanes.py.
+
+
+def pytest_xdist_make_scheduler(config, log):
+    return Lanes(config, log)
+
+
+def pytest_collection_modifyitems(config, items):
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: place_of(file_of(item.nodeid)))

@@ -201,7 +201,7 @@ def _row(way: str, compute: Way, shape: Shape, device: str, repeats: int) -> dic
         row |= _errors(compute, operands, shape)
     except torch.OutOfMemoryError:
         row["outcome"] = "out of memory"
-    except (ArithmeticError, ValueError) as error:
+    except (ArithmeticError, ValueError, ImportError) as error:
         row["outcome"] = str(error)
     return row | {key: None for key in _MEASURED if key not in row}
 

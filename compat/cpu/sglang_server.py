@@ -131,14 +131,17 @@ class SGLangServer:
             )
 
     def wait(self, up_seconds: float = UP_SECONDS) -> None:
-        """Return when the server is healthy."""
+        """Return when the server is healthy and its processes have joined the roll call."""
         end = time.monotonic() + up_seconds
         while self._process.poll() is None and time.monotonic() < end:
             try:
                 self.get("/health", timeout=5)
-                return
             except OSError:
                 time.sleep(0.5)
+                continue
+            if self.roll.bindings:
+                self.roll_call.require_joined()
+            return
         raise PeriodicError(
             "The server did not come up.",
             expected=f"a healthy server within {up_seconds:.0f} s",

@@ -87,6 +87,11 @@ class Roll:
         """Whether any process of the run applied any binding."""
         return any(entry.applied for entry in self.entries)
 
+    def never_applied(self) -> list[str]:
+        """Bindings that no process of the run applied, whatever its role."""
+        applied = {name for entry in self.entries for name in entry.applied}
+        return [binding.name for binding in self.bindings if binding.name not in applied]
+
     def never_consulted(self) -> list[str]:
         """Bindings that every run calls, were applied, and that no process called in this one."""
         called = {name for entry in self.entries for name in entry.consulted}
