@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from xdist.scheduler import LoadScopeScheduling
 
-#: Every real test that is in no other list stands in this lane, behind the runs of the stack.
+#: Every real test that is in no other list stands in this lane, behind the runs of the stack. That
+#: nothing is left running is asked when runs that are stopped and broken lie behind it.
 WHOLE_RUNS = "whole runs"
 RUNS = (
-    "tests/real/test_rehearsal.py",
-    "tests/real/test_layer_alone.py",
-    "tests/real/test_kv_in_a_run.py",
-    "tests/real/test_request_routing_in_a_run.py",
     "tests/real/test_broken_runs.py",
     "tests/real/test_interrupted_rehearsal.py",
+    "tests/real/test_kv_in_a_run.py",
+    "tests/real/test_layer_alone.py",
+    "tests/real/test_rehearsal.py",
+    "tests/real/test_request_routing_in_a_run.py",
 )
 REAL = (
     "tests/real/",
