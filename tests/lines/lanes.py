@@ -36,6 +36,8 @@ LIGHT = {
     "tests/real/test_offloaded_training.py": "offloaded training",
     "tests/real/test_packing_in_a_step.py": "packing",
     "tests/real/test_rust_router_keys.py": "keys",
+    # Starts `miles`, and a test of the launcher in that lane runs `pkill -9 miles`.
+    "tests/unit/cli/test_main.py": WHOLE_RUNS,
 }
 #: One or two servers each, a lane for each file. They come last, when the runs are over, and the
 #: longest first, so that no worker ends long before the other.
