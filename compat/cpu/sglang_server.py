@@ -32,6 +32,8 @@ FLAGS = (
     "--max-running-requests", "8", "--mem-fraction-static", "0.3", "--grammar-backend", "none",
     "--enable-return-routed-experts",
 )  # fmt: skip
+#: A scheduler without requests otherwise takes a core. Not for ranks that wait for each other.
+SLEEP = "--sleep-on-idle"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +119,7 @@ class SGLangServer:
             command += ["--nccl-port", str(free_port(RANK_PORTS))]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [*command, *self.setup.flags],
+                [*command, *self.setup.flags, *([] if "--dp" in self.setup.flags else [SLEEP])],
                 env={
                     **os.environ,
                     **cpu_environment(),
