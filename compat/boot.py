@@ -77,11 +77,19 @@ def _on_import(binding, module) -> None:
 
 def _fail(name: str, error: Exception) -> NoReturn:
     """Tell the roll call what is not in place, and stop."""
+    # Said first: a launcher that is told ends this process, in the middle of a word.
+    _say(f"{name} could not be put in place: {type(error).__name__}: {error}")
     _member.report_failure(name, f"{type(error).__name__}: {error}")
-    _stop(f"{name} could not be put in place: {type(error).__name__}: {error}")
+    os._exit(ENDED_STATUS)
 
 
 def _stop(message: str) -> NoReturn:
     """End this process at once: a process without its bindings must not compute anything."""
-    print(f"miles-periodic: {message}", file=sys.stderr, flush=True)
+    _say(message)
     os._exit(ENDED_STATUS)
+
+
+def _say(message: str) -> None:
+    # One piece, where `print` writes a line and its end apart.
+    sys.stderr.write(f"miles-periodic: {message}\n")
+    sys.stderr.flush()

@@ -172,7 +172,7 @@ def _server_on_cpu(run: CpuRun) -> list[str]:
         """
         --sglang-device cpu --sglang-max-total-tokens 8192 --sglang-max-running-requests 8
         --sglang-mem-fraction-static 0.3 --sglang-grammar-backend none
-        --sglang-disable-cuda-graph
+        --sglang-disable-cuda-graph --sglang-sleep-on-idle
         """
     )
 

@@ -31,6 +31,9 @@ def ray_with_logical_gpus(num_gpus: int, work_folder: Path) -> Iterator[None]:
         include_dashboard=False,
         _node_ip_address=LOOPBACK,
         _temp_dir=str(work_folder / "ray"),
+        # Ray would start a worker per CPU ahead; Miles's actors have variables of their own, and
+        # so workers of their own.
+        _system_config={"prestart_worker_first_driver": False},
     )
     try:
         yield

@@ -32,6 +32,8 @@ FLAGS = (
     "--max-running-requests", "8", "--mem-fraction-static", "0.3", "--grammar-backend", "none",
     "--enable-return-routed-experts",
 )  # fmt: skip
+#: A scheduler without requests otherwise takes a core. Not for ranks that wait for each other.
+SLEEP = "--sleep-on-idle"
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,15 +111,9 @@ class SGLangServer:
             meter=self.setup.meter,
             ends_with_launcher=True,
         )
-        command = [sys.executable, "-m", "sglang.launch_server", *FLAGS]
-        command += ["--model-path", str(self.setup.model), "--port", str(self.port)]
-        if "--dp" not in self.setup.flags:
-            # SGLang would take one of those that the kernel gives to connections, long before it
-            # listens there.
-            command += ["--nccl-port", str(free_port(RANK_PORTS))]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [*command, *self.setup.flags],
+                self._command(),
                 env={
                     **os.environ,
                     **cpu_environment(),
@@ -129,6 +125,15 @@ class SGLangServer:
                 stderr=log,
                 start_new_session=True,
             )
+
+    def _command(self) -> list[str]:
+        command = [sys.executable, "-m", "sglang.launch_server", *FLAGS]
+        command += ["--model-path", str(self.setup.model), "--port", str(self.port)]
+        if "--dp" not in self.setup.flags:
+            # SGLang would take a port of those that the kernel gives to connections, long before
+            # it listens there.
+            command += [SLEEP, "--nccl-port", str(free_port(RANK_PORTS))]
+        return [*command, *self.setup.flags]
 
     def wait(self, up_seconds: float = UP_SECONDS) -> None:
         """Return when the server is healthy and its processes have joined the roll call."""

@@ -144,8 +144,10 @@ class Member:
             if self._launcher_is_gone() and (self._applied or self.manifest.ends_with_launcher):
                 self._stop("the launcher is gone")
             for name, reason in self._broken():
+                # Said first: a launcher that is told ends this process, in the middle of a word.
+                self._say(f"the binding {name}: {reason}")
                 self.report_failure(name, reason)
-                self._stop(f"the binding {name}: {reason}")
+                os._exit(ENDED_STATUS)
             self._report_changes()
 
     def _launcher_is_gone(self) -> bool:
@@ -207,8 +209,13 @@ class Member:
         self.say_hello()
         self._start_watch()
 
+    def _say(self, reason: str) -> None:
+        # One piece, where `print` writes a line and its end apart.
+        sys.stderr.write(f"miles-periodic: process {os.getpid()} ends: {reason}.\n")
+        sys.stderr.flush()
+
     def _stop(self, reason: str) -> None:
-        print(f"miles-periodic: process {os.getpid()} ends: {reason}.", file=sys.stderr, flush=True)
+        self._say(reason)
         os._exit(ENDED_STATUS)
 
 

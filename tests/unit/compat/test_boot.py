@@ -1,6 +1,7 @@
 """A process of a run: what the boot line does to it, seen from the launcher's roll call."""
 
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -77,6 +78,21 @@ def test_a_binding_that_somebody_replaced_ends_the_process(toy, roll_call):
     code = "import time, toy_upstream; toy_upstream.increment = len; time.sleep(100)"
     assert run(toy, roll_call, code).returncode == 70
     assert "replaced" in roll_call.roll.failures[0].reason
+
+
+@pytest.mark.parametrize("upstream", ["def increment(x): ...\n", "def other(): ...\n"])
+def test_a_process_says_why_it_ends_before_it_tells_the_launcher_that_kills_it(
+    toy, roll_call, monkeypatch, upstream
+):
+    def kill(failure):
+        os.kill(roll_call.roll.entries[0].pid, signal.SIGKILL)
+
+    monkeypatch.setattr(roll_call, "fail", kill)
+    (toy / "toy_upstream.py").write_text(upstream)
+    code = "import time, toy_upstream; toy_upstream.increment = len; time.sleep(100)"
+    done = run(toy, roll_call, code)
+    said = [line for line in done.stderr.splitlines(keepends=True) if "toy/double" in line]
+    assert len(said) == 1 and said[0].endswith("\n")
 
 
 def test_a_binding_under_somebody_elses_wrapper_is_still_in_place(toy, roll_call):
