@@ -54,7 +54,8 @@ def trainer(
 ) -> Trainer:
     """A tiny GPT, dense or with experts in every layer, in bf16 with FP32 masters.
 
-    fp8_recipe: of `quantised_models.RECIPES`, for FP8 weights of its linear layers. optimizer, ddp, config: what differs from the default in Megatron's OptimizerConfig,
+    fp8_recipe: of `quantised_models.RECIPES`, for FP8 weights of its linear layers. optimizer, ddp,
+    config: what differs from the default in Megatron's OptimizerConfig,
     DistributedDataParallelConfig and TransformerConfig; parallel sizes are part of the last.
     Trainers of one parallel shape may live side by side.
     """

@@ -35,7 +35,7 @@ def quantised_weights(model: Any) -> list[Any]:
 def raw(weight: Any) -> list[torch.Tensor]:
     """All that a quantised weight consists of: bytes, scales, and what delayed scaling remembers.
 
-    Without the scales of the transposed bytes: those of whole blocks are the same, the others unset.
+    Without the scales of transposed blocks: some are padding that nobody sets.
     """
     parts = [
         getattr(weight, name, None)
