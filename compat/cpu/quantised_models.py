@@ -74,7 +74,7 @@ def _quantised(weight: Any, recipe: str) -> torch.nn.Parameter:
 
 def _quantizer(recipe: str, value: torch.Tensor) -> Any:
     from transformer_engine.pytorch import tensor
-    from transformer_engine.pytorch.constants import DType
+    from transformer_engine_torch import DType
 
     e4m3, device = DType.kFloat8E4M3, value.device
     if recipe == "delayed":
