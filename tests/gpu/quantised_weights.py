@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import gc
+import importlib
 import os
 import statistics
 import sys
@@ -87,7 +88,7 @@ def start(chosen: argparse.Namespace, gpu: bool) -> None:
     os.environ.setdefault("MASTER_PORT", "29511")
     if gpu:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
-        import megatron.core.optimizer
+        importlib.import_module("megatron.core.optimizer")
     else:
         megatron_alone.import_megatron()
     dist.init_process_group("nccl" if gpu else "gloo")
