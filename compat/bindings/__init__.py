@@ -46,6 +46,7 @@ replay_fill         what a train rank replays: its own layers and positions, com
 
 optimizer_state     masters of a distributed optimizer, handed out from host memory
 offloaded_weights   the weights that an offloaded optimizer writes, and what it cannot have
+quantised_weights   FP8 weights made from masters in host memory, in waves
 copied_state        host memory that the next step overwrites, copied for a checkpoint
 
 output_logits       a model that returns what its logits would be made of

@@ -14,7 +14,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from miles_periodic.compat.bindings.features import manager
-from miles_periodic.compat.bindings.offloaded_weights import masters_of_weights, refuse
+from miles_periodic.compat.bindings.offloaded_weights import (
+    make_room,
+    masters_of_weights,
+    refuse,
+)
+from miles_periodic.compat.bindings.quantised_weights import Quantising, quantising
 from miles_periodic.hooks.values import OffloadedOptimizer
 
 #: Attribute of a DistributedOptimizer whose state is offloaded.
@@ -27,7 +32,8 @@ _MODEL_GROUPS = ("model_float16_groups", "model_fp32_groups")
 class Placed:
     """An offloaded optimizer in its place inside a DistributedOptimizer.
 
-    weights: parameter of the optimizer to the shard of a weight that is made from it, flat.
+    weights: parameter of the optimizer to the shard of a weight that is made from it, flat, or
+    None for a quantised weight. quantising: how those are made, None without any.
 
     own_masters: parameters that stand for FP32 weights. written: parameters whose weights the last
     step has written.
@@ -36,6 +42,7 @@ class Placed:
     optimizer: OffloadedOptimizer
     weights: dict[Any, Any]
     own_masters: frozenset[Any]
+    quantising: Quantising | None = None
     written: set[Any] = field(default_factory=set)
 
     def storages(self) -> set[int]:
@@ -45,9 +52,14 @@ class Placed:
         return {t.untyped_storage().data_ptr() for t in tensors if hasattr(t, "untyped_storage")}
 
     def write(self, pieces: Sequence[Any]) -> None:
-        """Round stepped masters into the weights while they are on the device."""
+        """Round stepped masters into the weights while they are on the device.
+
+        Quantised weights wait for the end of the step: their scales are those of whole weights.
+        """
         for piece in pieces:
             weight = self.weights[piece.param]
+            if weight is None:
+                continue
             weight[piece.start : piece.stop].copy_(piece.master)
             if piece.stop == weight.numel():
                 self.written.add(piece.param)
@@ -74,6 +86,9 @@ def attach(wrapped, instance, args, kwargs):
     if offloaded is None:
         return
     placed = Placed(offloaded, weights, frozenset(_flat(instance.shard_fp32_groups)))
+    if getattr(instance.ddp_config, "fp8_param_gather", False):
+        make_room(offloaded, (param for param, weight in weights.items() if weight is None))
+        placed.quantising = Quantising(offloaded)
     offloaded.on_stepped = placed.write
     _ALL.add(placed)
     instance.optimizer = offloaded
@@ -85,13 +100,14 @@ def write_weights(wrapped, instance, args, kwargs):
 
     Trigger: `_copy_main_params_to_model_params`, in a step and where weights are rebuilt. Takes
     down: nothing. Safe because the copy is Megatron's own: of what this step has not written
-    while it was on the device, from the masters in host memory. Upstream: as `attach`.
+    while it was on the device, from the masters in host memory; quantised weights are made by
+    `quantise_in_waves`. Upstream: as `attach`.
     """
     placed = placed_in(instance)
     if placed is None:
         return wrapped(*args, **kwargs)
     written, placed.written = placed.written, set()
-    with _masters_shown(instance, placed, without=written):
+    with _masters_shown(instance, placed, without=written), quantising(placed.quantising):
         return wrapped(*args, **kwargs)
 
 

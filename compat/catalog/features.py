@@ -63,6 +63,7 @@ _SPLIT: Needs = (
 _OFFLOADED: Needs = (
     "training/offloaded-optimizer",
     "training/write-weights",
+    "training/quantise-weights",
     "training/read-weights",
     "training/state-of-weight",
     "training/load-state-of-weight",

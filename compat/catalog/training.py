@@ -115,6 +115,13 @@ BINDINGS = (
         )
     ),
     Binding(
+        name="training/quantise-weights",
+        upstream="megatron",
+        target="megatron.core.fp8_utils:quantize_param_shard",
+        adapter=f"{_ADAPTERS}.quantised_weights:quantise_in_waves",
+        only_when="weights are quantised",
+    ),
+    Binding(
         name="training/copied-state",
         upstream="megatron",
         target="megatron.core.dist_checkpointing.strategies.filesystem_async:FileSystemWriterAsync.preload_tensors",

@@ -30,6 +30,7 @@ sglang_pair           one prefill and one decode server, and what crosses betwee
 miles_router          one real router process before such servers
 megatron_alone        ranks of a lone Megatron under gloo, and the facts they leave
 megatron_models       tiny models and what trains them, on every Megatron
+quantised_models      FP8 weights in them, by Transformer Engine's quantizers
 megatron_saves        how these write checkpoints and read them
 fused_adam            an Adam with the state layout of Transformer Engine's and Apex's
 saved_adam            it, as what a trainer is built with

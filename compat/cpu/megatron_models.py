@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from miles_periodic.compat.cpu.quantised_models import quantise_weights
+
 VOCABULARY = 64
 LENGTH = 16
 BATCH = 2
@@ -42,11 +44,18 @@ class Trainer:
 
 
 def trainer(
-    *, moe: bool = False, seed: int = 7, optimizer: Any = None, ddp: Any = None, **config: Any
+    *,
+    moe: bool = False,
+    seed: int = 7,
+    optimizer: Any = None,
+    ddp: Any = None,
+    fp8_recipe: str = "",
+    **config: Any,
 ) -> Trainer:
     """A tiny GPT, dense or with experts in every layer, in bf16 with FP32 masters.
 
-    optimizer, ddp, config: what differs from the default in Megatron's OptimizerConfig,
+    fp8_recipe: of `quantised_models.RECIPES`, for FP8 weights of its linear layers. optimizer, ddp,
+    config: what differs from the default in Megatron's OptimizerConfig,
     DistributedDataParallelConfig and TransformerConfig; parallel sizes are part of the last.
     Trainers of one parallel shape may live side by side.
     """
@@ -60,9 +69,17 @@ def trainer(
     if config.bf16:
         model = Float16Module(config, model)
     ddp_fields = {"use_distributed_optimizer": True, "grad_reduce_in_fp32": True, **(ddp or {})}
+    quantised = {}
+    if fp8_recipe:
+        quantise_weights(model, fp8_recipe)
+        ddp_fields |= {"fp8_param_gather": True}
+        quantised = {"fp8_recipe": fp8_recipe}
     model = DistributedDataParallel(config, DistributedDataParallelConfig(**ddp_fields), model)
-    model.broadcast_params()
+    if not fp8_recipe:
+        # Ranks have the same weights by their seed, and quantised ones cannot be sent by torch.
+        model.broadcast_params()
     fields = {
+        **quantised,
         "optimizer": "adam",
         "lr": 1e-2,
         "bf16": config.bf16,

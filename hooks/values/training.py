@@ -99,6 +99,11 @@ class OffloadedOptimizer(Protocol):
     def resident(self, params: Iterable[Any] | None = None) -> AbstractContextManager[None]:
         """Real data in `param.data` inside, and back in host memory however it ends."""
 
+    def lent_workspace(self, least_bytes: int) -> AbstractContextManager[Any]:
+        """Its device memory, flat uint8 of `least_bytes` or more, for work on the current stream
+        between two steps; host memory is settled inside. ValueError where that is over its limit.
+        """
+
 
 @dataclass(frozen=True, slots=True)
 class CheckpointEntry:

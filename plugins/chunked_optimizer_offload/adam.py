@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -189,6 +189,14 @@ class ChunkedAdam(torch.optim.AdamW):
             return
         with self._residency.given(numbers):
             yield
+
+    def lent_workspace(self, least_bytes: int) -> AbstractContextManager[torch.Tensor]:
+        """The workspace, flat uint8, for work on the current stream between two steps.
+
+        Host memory is settled inside. ValueError where `least_bytes` are over the limit.
+        """
+        kinds = self._moments.kinds(self.param_groups)
+        return self._stepper.lent(least_bytes, self.param_groups, kinds)
 
     def release(self) -> None:
         """Real data in every parameter for good, and no workspace. Moments stay in host memory."""

@@ -9,10 +9,8 @@ from miles_periodic.hooks.conflicts import Conflict, refuse_conflicts
 from miles_periodic.hooks.errors import PeriodicError
 from miles_periodic.plugins.chunked_optimizer_offload.settings import SLUG
 
-_NO_QUANTIZED = (
-    "quantised weights are made from all masters at once, in a collective, so that they would have "
-    "to be on the device together"
-)
+_NO_FP4 = "FP4 weights are quantised by a call of their own, from all masters at once"
+_NO_MXFP8 = "MXFP8 weights are made of masters that go through the gradient buffer"
 _NO_GRAPH = "a CUDA graph cannot hold a step whose chunks come from host memory"
 _KEEPS_HOST_MEMORY = "its writer would keep host memory that the next step overwrites"
 _OWN_PLACE = "it moves the same state to a place of its own"
@@ -22,6 +20,10 @@ _LORA = "adapters are saved and restored around the optimizer's masters"
 
 def _is_whole(graphs: Any) -> bool:
     return "full_iteration" in str(graphs)
+
+
+def _is_another_recipe(recipe: Any) -> bool:
+    return recipe not in (None, "delayed", "tensorwise", "blockwise")
 
 
 def _is_local(kind: Any) -> bool:
@@ -43,11 +45,9 @@ CONFLICTS = (
     Conflict("stream_optimizer_state_to_disk", _OWN_PLACE),
     Conflict("rl_offload_optimizer_during_inference", "it moves placeholders, each in full size"),
     Conflict("optimizer_cuda_graph", _NO_GRAPH),
-    Conflict("fp8_param_gather", _NO_QUANTIZED),
-    Conflict("fp8_param", _NO_QUANTIZED),
-    Conflict("fp4_param_gather", _NO_QUANTIZED),
-    Conflict("fp4_param", _NO_QUANTIZED),
-    Conflict("reuse_grad_buf_for_mxfp8_param_ag", _NO_QUANTIZED),
+    Conflict("fp4_param_gather", _NO_FP4),
+    Conflict("fp4_param", _NO_FP4),
+    Conflict("reuse_grad_buf_for_mxfp8_param_ag", _NO_MXFP8),
     Conflict("qk_clip", "it clips weights in their masters on the device"),
     Conflict("log_params_norm", _READS),
     Conflict("save_local_weight_checksum", _READS),
@@ -61,6 +61,13 @@ CONFLICTS = (
 )  # fmt: skip
 
 
+CONFLICTS_OF_FP8_WEIGHTS = (
+    Conflict(
+        "fp8_recipe",
+        "with FP8 primary weights it has those of delayed, tensorwise and blockwise scaling",
+        is_refused=_is_another_recipe,
+    ),
+)
 CONFLICTS_OF_AN_ASYNCHRONOUS_SAVE = (Conflict("async_strategy", _KEEPS_HOST_MEMORY, "mcore"),)
 
 _SHARED = {
@@ -85,6 +92,8 @@ NATIVE_CONFLICTS_OF_A_SAVE = (
 def refuse_arguments(arguments: Mapping[str, Any]) -> None:
     """Raise PeriodicError naming the first argument that the feature cannot work with."""
     refuse_conflicts(SLUG, CONFLICTS, arguments)
+    if arguments.get("fp8_param_gather") or arguments.get("fp8_param"):
+        refuse_conflicts(SLUG, CONFLICTS_OF_FP8_WEIGHTS, arguments)
     if arguments.get("async_save"):
         refuse_conflicts(SLUG, CONFLICTS_OF_AN_ASYNCHRONOUS_SAVE, arguments)
 

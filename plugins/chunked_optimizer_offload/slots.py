@@ -38,8 +38,12 @@ class Costs:
 
     def num_bytes(self, num_slots: int, length: int) -> int:
         """Of a whole workspace, a step counter for each piece that a chunk can have included."""
-        elements = num_slots * self.slot + self.shared + self.passing
-        return elements * length + FP32_BYTES * (length // ALIGNMENT)
+        slots = (num_slots * self.slot + self.shared) * length
+        return slots + self.besides_slots(length)
+
+    def besides_slots(self, length: int) -> int:
+        """What a step of slots of that length holds and allocates outside of them."""
+        return self.passing * length + FP32_BYTES * (length // ALIGNMENT)
 
 
 def fit_slots(workspace_bytes: int, chunk_bytes: int | None, costs: Costs) -> tuple[int, int]:

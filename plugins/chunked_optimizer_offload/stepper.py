@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -108,6 +109,7 @@ class Stepper:
         self.workspace: Workspace | None = None
         self._pipeline: Pipeline | None = None
         self._is_told = False
+        self._least_bytes = 0
         self._workspace_key: Any = None
         self._plan_key: Any = None
         self._plan: tuple[PreparedChunk, ...] = ()
@@ -132,6 +134,29 @@ class Stepper:
         costs = Costs.of([dtype.itemsize for dtype in kinds.values()], passing)
         fit_slots(self.limits.workspace_bytes, self.limits.chunk_bytes, costs)
         return costs
+
+    @contextmanager
+    def lent(
+        self,
+        least_bytes: int,
+        groups: Sequence[Mapping[str, Any]],
+        kinds: Mapping[str, torch.dtype],
+    ) -> Iterator[torch.Tensor]:
+        """The workspace's memory, flat uint8, for work on the current stream between two steps.
+
+        Raises ValueError where so much cannot be had beside what a step allocates.
+        """
+        self._least_bytes = max(self._least_bytes, least_bytes)
+        lanes = self._make_ready(groups, kinds)
+        self.synchronize()
+        try:
+            yield self.workspace.memory
+        finally:
+            # Loads of the next step would run ahead of it, and so would whoever waits for drains.
+            over = lanes.new_event()
+            lanes.step.record(over)
+            lanes.load.wait(over)
+            lanes.drain.wait(over)
 
     def run(
         self,
@@ -170,7 +195,7 @@ class Stepper:
         costs = self.fit(groups, kinds)
         for kind, dtype in kinds.items():
             self.residency.host.add_kind(kind, dtype)
-        key = (tuple(kinds.items()), costs, len(self.residency.params))
+        key = (tuple(kinds.items()), costs, len(self.residency.params), self._least_bytes)
         if key != self._workspace_key:
             self.drop_workspace()
             self._allocate(costs, kinds)
@@ -184,12 +209,24 @@ class Stepper:
             length = min(length, max(aligned(everything // NUM_CHUNKS), SHORTEST))
         length = max(min(length, everything), aligned(1))
         num_slots = max(min(num_slots, -(-everything // length)), 1)
-        self.workspace = Workspace(self.residency.device, kinds, num_slots, length)
+        self._check_least(costs.besides_slots(length))
+        self.workspace = Workspace(
+            self.residency.device, kinds, num_slots, length, self._least_bytes
+        )
         self._pipeline = Pipeline(num_slots, self.lanes.new_event)
         # The allocator may hand out memory that work on the current stream is still using.
         allocated = self.lanes.new_event()
         self.lanes.step.record(allocated)
         self.lanes.load.wait(allocated)
+
+    def _check_least(self, besides_bytes: int) -> None:
+        least_bytes, self._least_bytes = self._least_bytes, 0
+        if least_bytes + besides_bytes > self.limits.workspace_bytes:
+            raise ValueError(
+                f"workspace_bytes={self.limits.workspace_bytes} is too small for what is moved at "
+                f"a time between two steps: set it to at least {least_bytes + besides_bytes}."
+            )
+        self._least_bytes = least_bytes
 
     def _planned(self, numbers: tuple[int, ...]) -> tuple[PreparedChunk, ...]:
         if numbers != self._plan_key:

@@ -18,7 +18,8 @@ MASTER = "master"
 class Workspace:
     """num_slots slots on `device`, each with every kind, and the shared parts.
 
-    length: elements of a slot. num_bytes: what it holds.
+    length: elements of a slot. memory: the allocation, flat uint8, of at least `least_bytes`.
+    num_bytes: what it holds.
     """
 
     def __init__(
@@ -27,15 +28,15 @@ class Workspace:
         dtypes: Mapping[str, torch.dtype],
         num_slots: int,
         length: int,
+        least_bytes: int = 0,
     ) -> None:
         self.num_slots, self.length = num_slots, length
         narrow = {k: torch.float32 for k, dtype in dtypes.items() if dtype != torch.float32}
         slot_bytes = length * sum(dtype.itemsize for dtype in dtypes.values())
         shared_bytes = length * FP32_BYTES * len(narrow)
-        self._memory = torch.empty(
-            num_slots * slot_bytes + shared_bytes, dtype=torch.uint8, device=device
-        )
-        parts = self._memory.split([slot_bytes] * num_slots + [shared_bytes])
+        used_bytes = num_slots * slot_bytes + shared_bytes
+        self.memory = torch.empty(max(used_bytes, least_bytes), dtype=torch.uint8, device=device)
+        parts = self.memory[:used_bytes].split([slot_bytes] * num_slots + [shared_bytes])
         self.staged = [dict(_carve(part, dtypes, length)) for part in parts[:num_slots]]
         shared = dict(_carve(parts[-1], narrow, length))
         self.stepped = [{**slot, **shared} for slot in self.staged]
@@ -51,9 +52,9 @@ class Workspace:
 
     def num_bytes(self) -> int:
         """On the device."""
-        here = self._memory.device
+        here = self.memory.device
         counters = sum(c.nbytes for c in self._counters.values() if c.device == here)
-        return self._memory.nbytes + counters
+        return self.memory.nbytes + counters
 
 
 def _carve(

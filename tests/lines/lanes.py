@@ -39,6 +39,7 @@ LIGHT = {
     "tests/real/test_packing_in_a_step.py": "packing",
     "tests/real/test_rust_router_keys.py": "keys",
     "tests/field/test_sandbox_reports.py": SANDBOXES,
+    "tests/real/test_quantised_training.py": "quantised training",
     "tests/real/test_pbox_commands.py": SANDBOXES,
     "tests/real/test_pbox_files.py": SANDBOXES,
     "tests/real/test_pbox_hostile.py": SANDBOXES,

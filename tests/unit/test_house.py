@@ -27,6 +27,7 @@ NEEDS_TORCH = {
     "miles_periodic.compat.cpu.fused_adam",
     "miles_periodic.compat.cpu.megatron_models",
     "miles_periodic.compat.cpu.megatron_saves",
+    "miles_periodic.compat.cpu.quantised_models",
     *(
         f"{OFFLOAD}.{name}"
         for name in (

@@ -5,7 +5,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from miles_periodic.compat.bindings.offloaded_weights import masters_of_weights, refuse
+from miles_periodic.compat.bindings.offloaded_weights import (
+    make_room,
+    masters_of_weights,
+    refuse,
+)
 from miles_periodic.hooks import PeriodicError
 
 
@@ -35,7 +39,6 @@ def distributed(config=None, ddp_config=None, shards=None):
         ("config", "optimizer_cuda_graph"),
         ("config", "offload_optimizer_states"),
         ("ddp_config", "use_megatron_fsdp"),
-        ("ddp_config", "fp8_param_gather"),
         ("ddp_config", "fp4_param_gather"),
     ],
 )
@@ -44,9 +47,42 @@ def test_a_configuration_that_cannot_be_had_is_refused_by_its_field(holder, fiel
         refuse(distributed(**{holder: {field: True}}))
 
 
-def test_weights_that_are_quantised_without_saying_so_are_refused():
-    with pytest.raises(PeriodicError, match="quantised"):
-        refuse(distributed(shards=[[None]]))
+class Quantised(torch.Tensor):
+    """A shard of a tensor that is not what it shows."""
+
+
+@pytest.mark.parametrize("shard", [None, torch.zeros(4).as_subclass(Quantised)])
+def test_weights_that_are_quantised_without_saying_so_are_refused(shard):
+    with pytest.raises(PeriodicError, match=r"ddp_config\.fp8_param_gather"):
+        refuse(distributed(shards=[[shard]]))
+
+
+@pytest.mark.parametrize("recipe", ["mxfp8", "custom"])
+def test_weights_of_a_recipe_with_a_call_of_its_own_are_refused(recipe):
+    optimizer = distributed({"fp8_recipe": recipe}, {"fp8_param_gather": True}, [[None]])
+    with pytest.raises(PeriodicError, match=r"config\.fp8_recipe\n.*tensorwise"):
+        refuse(optimizer)
+
+
+@pytest.mark.parametrize("recipe", [None, "delayed", "tensorwise", "blockwise"])
+def test_weights_of_the_recipes_that_share_a_call_are_not_refused(recipe):
+    refuse(distributed({"fp8_recipe": recipe}, {"fp8_param_gather": True}, [[None]]))
+
+
+def test_a_quantised_weight_has_no_shard_that_a_step_writes():
+    quantised = torch.zeros(4).as_subclass(Quantised)
+    optimizer = distributed(shards=[[quantised]])
+    weights = masters_of_weights(optimizer)
+    assert weights[optimizer.shard_fp32_from_float16_groups[0][0]] is None
+
+
+def test_a_workspace_that_holds_no_quantised_weights_master_is_refused_with_what_would_do():
+    class Small:
+        def lent_workspace(self, least_bytes):
+            raise ValueError(f"set it to at least {least_bytes}.")
+
+    with pytest.raises(PeriodicError, match=r"at least 1024\..*\n.*\n.*workspace_bytes"):
+        make_room(Small(), [torch.zeros(200)])
 
 
 def test_nothing_is_refused_where_a_tree_has_none_of_the_fields():

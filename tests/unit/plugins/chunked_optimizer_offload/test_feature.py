@@ -77,6 +77,22 @@ def test_a_background_writer_that_keeps_host_memory_is_refused_with_the_one_that
         completed(async_strategy="nvrx")
 
 
+@pytest.mark.parametrize("recipe", ["delayed", "tensorwise", "blockwise", None])
+def test_fp8_weights_are_taken_with_the_recipes_that_share_one_call(recipe):
+    assert completed(fp8_param_gather=True, fp8_recipe=recipe) is None
+
+
+@pytest.mark.parametrize("weights", ["fp8_param_gather", "fp8_param"])
+@pytest.mark.parametrize("recipe", ["mxfp8", "custom"])
+def test_fp8_weights_of_another_recipe_are_refused(weights, recipe):
+    with pytest.raises(PeriodicError, match="--fp8-recipe.*delayed, tensorwise and blockwise"):
+        completed(**{weights: True}, fp8_recipe=recipe)
+
+
+def test_a_recipe_is_no_matter_where_weights_stay_16_bits():
+    assert completed(fp8_param_gather=False, fp8_recipe="mxfp8") is None
+
+
 def test_a_local_checkpoint_is_refused():
     with pytest.raises(PeriodicError, match="--non-persistent-ckpt-type.*keep host memory"):
         completed(non_persistent_ckpt_type="local")

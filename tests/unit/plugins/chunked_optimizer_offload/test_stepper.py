@@ -182,4 +182,42 @@ def held(optimizer: ChunkedAdam) -> set[int]:
     """Addresses of the workspace and of all host memory."""
     stepper = optimizer._stepper
     blocks = [b for kind in stepper.residency.host._blocks.values() for b in kind]
-    return {t.data_ptr() for t in (stepper.workspace._memory, *blocks)}
+    return {t.data_ptr() for t in (stepper.workspace.memory, *blocks)}
+
+
+def test_a_lent_workspace_holds_what_is_asked_for_and_keeps_it():
+    pair = Pair(SHAPES, {"workspace_bytes": 1 << 17, "chunk_bytes": 6144})
+    pair.step(0)
+    with pair.chunked.lent_workspace(60_000) as memory:
+        assert memory.numel() >= 60_000
+        memory.fill_(255)
+    pair.step(1)
+    with pair.chunked.lent_workspace(0) as again:
+        assert again.data_ptr() == memory.data_ptr()
+    assert pair.chunked.device_bytes() <= 1 << 17
+    pair.assert_equal()
+
+
+def test_a_workspace_over_the_limit_is_not_lent_and_the_next_step_is_as_before():
+    pair = Pair(SHAPES, {"workspace_bytes": 1 << 17, "chunk_bytes": 6144})
+    pair.step(0)
+    with (
+        pytest.raises(ValueError, match="set it to at least"),
+        pair.chunked.lent_workspace(1 << 17),
+    ):
+        pass
+    pair.step(1)
+    pair.assert_equal()
+
+
+@given(seed=st.integers(0, 1 << 30))
+@settings(max_examples=10)
+def test_whatever_the_lanes_speeds_the_next_step_waits_for_work_on_a_lent_workspace(seed):
+    """The borrower's writes are queued like a step's: late ones would spoil the next chunks."""
+    pair = Pair(SHAPES, {"workspace_bytes": 1 << 17, "chunk_bytes": 6144})
+    pair.chunked._stepper.make_lanes = QueuedDevice(seed).lanes
+    for number in range(3):
+        pair.step(number)
+        with pair.chunked.lent_workspace(0) as memory:
+            pair.chunked._stepper.lanes.step.run(lambda memory=memory: memory.fill_(255))
+    pair.assert_equal()

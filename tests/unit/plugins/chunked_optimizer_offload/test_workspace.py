@@ -34,3 +34,10 @@ def test_moments_that_are_stored_narrow_are_stepped_wide():
     assert workspace.narrow == ("exp_avg", "exp_avg_sq")
     assert all(t.dtype == torch.float32 for t in workspace.stepped[0].values())
     assert workspace.staged[0]["exp_avg"].dtype == torch.bfloat16
+
+
+def test_its_memory_is_one_allocation_of_what_is_asked_for_or_more():
+    small = Workspace(CPU, FP32, 3, ALIGNMENT)
+    large = Workspace(CPU, FP32, 3, ALIGNMENT, least_bytes=small.memory.nbytes + 512)
+    assert large.memory.nbytes == small.memory.nbytes + 512
+    assert small.staged[0]["master"].data_ptr() == small.memory.data_ptr()

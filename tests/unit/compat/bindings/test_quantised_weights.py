@@ -1,0 +1,163 @@
+"""Waves of quantised weights: the same on every rank, each rank's part within its room."""
+
+import contextlib
+from types import SimpleNamespace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from miles_periodic.compat.bindings import quantised_weights
+from miles_periodic.compat.bindings.quantised_weights import (
+    Quantising,
+    Share,
+    least_bytes,
+    plan_waves,
+    quantise_in_waves,
+    quantising,
+)
+
+GROUP = object()
+ALIGNED_BYTES = 256
+
+
+class Host:
+    """An offloaded optimizer, as far as it lends its workspace."""
+
+    def __init__(self, num_bytes):
+        self.memory = torch.zeros(num_bytes, dtype=torch.uint8)
+        self.asked = []
+
+    @contextlib.contextmanager
+    def lent_workspace(self, least):
+        self.asked.append(least)
+        assert least <= self.memory.numel()
+        yield self.memory
+
+
+class Upstream:
+    """Megatron's call, which keeps what it is given."""
+
+    def __init__(self):
+        self.calls = []
+
+    def __call__(
+        self,
+        model_params,
+        main_params,
+        start_offsets,
+        data_parallel_group,
+        fsdp_shard_model_params=None,
+    ):
+        shown = [None if master is None else master.clone() for master in main_params]
+        self.calls.append((list(model_params), shown, list(start_offsets), data_parallel_group))
+
+
+@pytest.fixture
+def alone(monkeypatch):
+    def gather(shares, own, group):
+        assert group is GROUP
+        shares[:] = [own, *others]
+
+    others = []
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda group: 1 + len(others))
+    monkeypatch.setattr(torch.distributed, "all_gather_object", gather)
+    return others
+
+
+def weights(*lengths):
+    return [torch.zeros(n, dtype=torch.bfloat16) for n in lengths]
+
+
+def written(own, models, masters, offsets):
+    upstream = Upstream()
+    with quantising(own):
+        quantise_in_waves(upstream, None, (models, masters, offsets, GROUP), {})
+    return upstream.calls
+
+
+def test_each_weight_is_quantised_once_from_its_master_rounded_to_its_dtype(alone):
+    lengths = (300, 40, 500, 128)
+    models, masters = weights(*lengths), [torch.randn(n) for n in lengths]
+    calls = written(Quantising(Host(2048)), models, masters, [0, 7, 0, 9])
+    assert len(calls) > 1
+    found = {id(w): (m, s) for call in calls for w, m, s in zip(*call[:3], strict=True)}
+    assert sum(len(call[0]) for call in calls) == len(found) == len(models)
+    for model, master, start in zip(models, masters, [0, 7, 0, 9], strict=True):
+        assert torch.equal(found[id(model)][0], master.bfloat16())
+        assert found[id(model)][1] == start
+    assert {call[3] for call in calls} == {GROUP}
+
+
+def test_a_master_that_is_larger_than_the_staging_comes_in_pieces(alone):
+    model, master = weights(1000), torch.randn(1000)
+    own = Quantising(Host(least_bytes(1000, 2)))
+    ((_, (shown,), _, _),) = written(own, model, [master], [0])
+    assert torch.equal(shown, master.bfloat16())
+
+
+def test_a_rank_without_a_master_takes_part_in_every_wave_of_the_others(alone):
+    alone.append(Share((700, 700, 700), 2048))
+    calls = written(Quantising(Host(1024)), weights(700, 700, 700), [None] * 3, [None] * 3)
+    assert [(shown, starts) for _, shown, starts, _ in calls] == [([None], [None])] * 3
+
+
+def test_waves_are_agreed_on_once(alone, monkeypatch):
+    own, models = Quantising(Host(4096)), weights(200)
+    written(own, models, [torch.ones(200)], [0])
+    monkeypatch.delattr(torch.distributed, "all_gather_object")
+    assert len(written(own, models, [torch.ones(200)], [0])) == 1
+    assert own.optimizer.asked[-1] == own.memory_bytes == 4096
+
+
+def test_what_no_offloaded_optimizer_writes_is_left_to_megatron():
+    upstream, given = Upstream(), (weights(3), [torch.zeros(3)], [0], GROUP)
+    quantise_in_waves(upstream, None, given, {})
+    ((models, _, _, _),) = upstream.calls
+    assert models[0] is given[0][0]
+
+
+def test_weights_are_those_of_the_optimizer_that_is_written_now():
+    own = Quantising(Host(512))
+    with contextlib.suppress(ValueError), quantising(own):
+        raise ValueError
+    assert quantised_weights._NOW.get() is None
+
+
+SHARES = st.integers(1, 4).flatmap(
+    lambda ranks: st.lists(
+        st.lists(st.integers(0, 900), min_size=ranks, max_size=ranks), max_size=30
+    ).map(lambda rows: [tuple(row[rank] for row in rows) for rank in range(ranks)])
+)
+
+
+@given(lengths=SHARES, room=st.integers(8 * ALIGNED_BYTES, 5000))
+def test_every_weight_is_in_one_wave_and_no_rank_is_over_its_room(lengths, room):
+    shares = [Share(own, room) for own in lengths]
+    waves = plan_waves(shares, [2] * len(lengths[0]))
+    assert sorted(weight for wave in waves for weight in wave) == list(range(len(lengths[0])))
+    for wave in waves:
+        for own in lengths:
+            assert sum(-(-own[weight] // 128) * ALIGNED_BYTES for weight in wave) <= room
+
+
+def test_all_ranks_move_masters_in_the_same_waves():
+    """Rank 0 has the first half of the buffer, rank 1 the second."""
+    shares = [Share((128,) * 8 + (0,) * 8, 512), Share((0,) * 8 + (128,) * 8, 512)]
+    waves = plan_waves(shares, [2] * 16)
+    assert waves == ((0, 1, 8, 9), (2, 3, 10, 11), (4, 5, 12, 13), (6, 7, 14, 15))
+
+
+def test_a_weight_over_the_room_is_an_error_on_every_rank_not_an_endless_wave():
+    with pytest.raises(ValueError, match="over its workspace"):
+        plan_waves([Share((10,), 4096), Share((5000,), 4096)], [2])
+
+
+@pytest.mark.parametrize("length", [1, 127, 128, 129, 5000, 100_000])
+def test_so_many_bytes_hold_a_master_of_that_length(alone, length):
+    model = SimpleNamespace(dtype=torch.bfloat16)
+    master = torch.randn(length)
+    own = Quantising(Host(least_bytes(length, 2)))
+    ((_, (shown,), _, _),) = written(own, [model], [master], [0])
+    assert torch.equal(shown, master.bfloat16())
