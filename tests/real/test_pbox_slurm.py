@@ -3,10 +3,10 @@
 import json
 import os
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from becoming import becomes
 from pbox_agent import IMAGES, PLATFORM
 from pbox_image import base_image
 from slurm_cluster import cluster
@@ -63,17 +63,10 @@ def submitted(slurm, folder, *options):
 
 def facts_of(file):
     """What a job says of itself as soon as its sandbox has answered."""
-    wait_for(file.exists, 90, lambda: (file.parent / "out").read_text())
+    assert becomes(file.exists, 240), (file.parent / "out").read_text()
     facts = json.loads(file.read_text())
     file.unlink()
     return facts
-
-
-def wait_for(holds, seconds, why):
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, why()
-        time.sleep(0.1)
 
 
 def is_gone(folder):
@@ -87,13 +80,13 @@ def is_gone(folder):
 def test_a_batch_job_that_is_cancelled_leaves_nothing(slurm, tmp_path):
     number, facts = submitted(slurm, tmp_path)
     slurm(["scancel", number], check=True)
-    wait_for(lambda: is_gone(facts["folder"]), 20, lambda: list(PLACES.glob("**/*")))
+    assert becomes(lambda: is_gone(facts["folder"])), list(PLACES.glob("**/*"))
 
 
 def test_a_job_that_is_preempted_leaves_nothing(slurm, tmp_path):
     _, facts = submitted(slurm, tmp_path)
     slurm(["srun", "-p", "urgent", f"--cpus-per-task={os.cpu_count()}", "true"], check=True)
-    wait_for(lambda: is_gone(facts["folder"]), 20, lambda: list(PLACES.glob("**/*")))
+    assert becomes(lambda: is_gone(facts["folder"])), list(PLACES.glob("**/*"))
 
 
 def test_a_job_that_is_requeued_has_sandboxes_again_and_its_first_run_leaves_nothing(
@@ -103,15 +96,15 @@ def test_a_job_that_is_requeued_has_sandboxes_again_and_its_first_run_leaves_not
     number, first = submitted(slurm, tmp_path, "--requeue", "-p", "again")
     slurm(["srun", "-p", "urgent", f"--cpus-per-task={os.cpu_count()}", "true"], check=True)
     second = facts_of(tmp_path / "facts")
-    wait_for(lambda: is_gone(first["folder"]), 20, lambda: list(PLACES.glob("**/*")))
+    assert becomes(lambda: is_gone(first["folder"])), list(PLACES.glob("**/*"))
     slurm(["scontrol", "requeue", number], check=True)
     third = facts_of(tmp_path / "facts")
-    wait_for(lambda: is_gone(second["folder"]), 20, lambda: list(PLACES.glob("**/*")))
+    assert becomes(lambda: is_gone(second["folder"])), list(PLACES.glob("**/*"))
     assert [(run["run"], run["said"]) for run in (first, second, third)] == [
         ("0", "hi\n"), ("1", "hi\n"), ("2", "hi\n")
     ]  # fmt: skip
     slurm(["scancel", number], check=True)
-    wait_for(lambda: is_gone(third["folder"]), 20, lambda: list(PLACES.glob("**/*")))
+    assert becomes(lambda: is_gone(third["folder"])), list(PLACES.glob("**/*"))
 
 
 def test_a_step_of_srun_has_sandboxes_and_sweeps_what_a_job_killed_with_its_watchers_left(
@@ -119,9 +112,9 @@ def test_a_step_of_srun_has_sandboxes_and_sweeps_what_a_job_killed_with_its_watc
 ):
     number, facts = submitted(slurm, tmp_path)
     slurm(["scancel", "--signal=KILL", "--full", number], check=True)
-    wait_for(lambda: not slurm(["squeue", "-h", "-j", number]).stdout.strip(), 30, str)
+    assert becomes(lambda: not slurm(["squeue", "-h", "-j", number]).stdout.strip())
     step_has_sandboxes_of_its_own(slurm, tmp_path)
-    wait_for(lambda: is_gone(facts["folder"]), 20, lambda: list(PLACES.glob("**/*")))
+    assert becomes(lambda: is_gone(facts["folder"])), list(PLACES.glob("**/*"))
 
 
 def step_has_sandboxes_of_its_own(slurm, folder):
@@ -132,4 +125,4 @@ def step_has_sandboxes_of_its_own(slurm, folder):
     facts = json.loads(facts_file.read_text())
     assert facts["said"] == "hi\n"
     assert str(facts["sandboxes"]) not in map(str, facts["mine"])
-    assert is_gone(facts["folder"])
+    assert becomes(lambda: is_gone(facts["folder"])), list(PLACES.glob("**/*"))
