@@ -170,8 +170,8 @@ def test_an_agent_that_is_killed_leaves_nothing_and_its_client_is_told(tmp_path)
 def test_an_agent_that_is_killed_and_at_once_started_again_keeps_its_sandboxes(tmp_path):
     """As by systemd, where what sweeps behind the first agent is late: the second one swept."""
     with agent(tmp_path / "again") as running, running.connect() as host:
-        words = ["sh", "-c", "echo up; sleep 600"]
-        waiting = RunningCommand(host.start(), words, timeout_seconds=600)
+        box = host.start()
+        waiting = RunningCommand(box, ["sh", "-c", "echo up; sleep 600"], timeout_seconds=600)
         late = undertaker_of(running.folder)
         os.kill(late, signal.SIGSTOP)
         running.process.kill()
@@ -179,12 +179,12 @@ def test_an_agent_that_is_killed_and_at_once_started_again_keeps_its_sandboxes(t
         with (
             agent(running.folder) as restarted,
             restarted.connect() as client,
-            client.sandbox() as box,
+            client.sandbox() as another,
         ):
             os.kill(late, signal.SIGCONT)
             assert becomes(lambda: late not in undertakers_of(running.folder))
-            assert box.exec(["echo", "hi"]).stdout == b"hi\n"
-            assert left_behind(running.folder)["groups"] == [box.name]
+            assert another.exec(["echo", "hi"]).stdout == b"hi\n"
+            assert left_behind(running.folder)["groups"] == [another.name]
         waiting.join(GONE_SECONDS)
         assert isinstance(waiting.end, InfrastructureFailure)
 

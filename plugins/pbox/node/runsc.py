@@ -61,7 +61,11 @@ class Runsc:
 
     def forget(self, name: str) -> None:
         """Remove what runsc noted of a sandbox that was killed."""
-        for note in self.state.glob(f"{name}*"):
+        try:
+            notes = [note for note in self.state.iterdir() if note.name.startswith(name)]
+        except FileNotFoundError:
+            return  # somebody removed the folder
+        for note in notes:
             note.unlink(missing_ok=True)
 
 
