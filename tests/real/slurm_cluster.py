@@ -35,7 +35,7 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
 ReturnToService=2
 SchedulerParameters=batch_sched_delay=0,sched_interval=1,sched_min_interval=0
-KillWait=60
+KillWait=30
 PreemptType=preempt/partition_prio
 PreemptMode=CANCEL
 JobRequeue=0

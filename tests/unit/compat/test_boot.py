@@ -36,9 +36,13 @@ def roll_call():
         yield server
 
 
+def path_of(toy):
+    return os.pathsep.join([str(toy), *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
 def run(toy, roll_call, code, *, bindings=(DOUBLE,), address=None, **environment):
     manifest = RunManifest("run", address or roll_call.address, roll_call.token, (), bindings)
-    variables = {**os.environ, **manifest.environment(), "PYTHONPATH": str(toy), **environment}
+    variables = {**os.environ, **manifest.environment(), "PYTHONPATH": path_of(toy), **environment}
     command = [sys.executable, "-c", textwrap.dedent(code)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, env=variables, **pipes) as child:
@@ -92,7 +96,7 @@ def test_a_process_says_why_it_ends_before_it_tells_the_launcher_that_kills_it(
     code = "import time, toy_upstream; toy_upstream.increment = len; time.sleep(100)"
     done = run(toy, roll_call, code)
     said = [line for line in done.stderr.splitlines(keepends=True) if "toy/double" in line]
-    assert len(said) == 1 and said[0].endswith("\n")
+    assert len(said) == 1 and said[0].endswith("\n"), done
 
 
 def test_a_binding_under_somebody_elses_wrapper_is_still_in_place(toy, roll_call):
@@ -167,7 +171,7 @@ def test_a_process_with_a_binding_stops_when_the_launcher_is_gone(toy):
                 "-c",
                 "import toy_upstream, time; print('up', flush=True); time.sleep(100)",
             ],
-            env={**os.environ, **manifest.environment(), "PYTHONPATH": str(toy)},
+            env={**os.environ, **manifest.environment(), "PYTHONPATH": path_of(toy)},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
