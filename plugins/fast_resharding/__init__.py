@@ -6,6 +6,7 @@ restricted_pickle  its pickles as inert data
 torch_items        where a tensor's raw bytes lie in what torch.save wrote
 boxes              boxes of tensors, and whether they make up a whole
 element_types      one name for each element type
+element_policy     which type each target has
 model_config       the sizes of a model, from its config.json
 origin             names and element types of the model that training started from
 families           models as tables of names and splits
@@ -16,6 +17,7 @@ quantising         matrices in blocks of FP8
 shard_layout       headers, index and byte ranges, before a tensor is read
 tasks              stretches of shards for workers
 source_reader      exactly the bytes that are asked for
+source_checksums   what was read against the checksums that lie beside it
 conversion         a unit's bytes in the target's type
 worker             runs tasks, checks what was written
 local_workers      threads of this process

@@ -33,7 +33,9 @@ class RayWorkers:
         self._started = False
 
     def __enter__(self) -> RayWorkers:
-        if not self._ray.is_initialized():
+        if self._ray.is_initialized():
+            self._check_address()
+        else:
             self._start()
             self._check_size()
         self._actors = [self._actor() for _ in range(self.num_workers)]
@@ -76,7 +78,8 @@ class RayWorkers:
     def _start(self) -> None:
         try:
             self._ray.init(
-                address=self._address,
+                # Without a word, Ray would take the cluster of RAY_ADDRESS.
+                address=self._address or "local",
                 num_cpus=None if self._address else self.num_workers,
                 include_dashboard=False if not self._address else None,
                 log_to_driver=False,
@@ -91,6 +94,18 @@ class RayWorkers:
                 "--workers 0.",
             ) from error
         self._started = True
+
+    def _check_address(self) -> None:
+        """A process is in one cluster at a time."""
+        own = self._ray.get_runtime_context().gcs_address
+        if self._address not in (None, "auto", own):
+            raise PeriodicError(
+                "This process is in another Ray cluster already.",
+                feature=SLUG,
+                expected=self._address,
+                found=own,
+                remedy="Leave the address out to convert on that one, or shut Ray down first.",
+            )
 
     def _check_size(self) -> None:
         """Actors for which a cluster has no CPU would be waited for for ever."""

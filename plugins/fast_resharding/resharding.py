@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from miles_periodic.hooks.errors import PeriodicError
 from miles_periodic.plugins.fast_resharding.beside_shards import (
     MANIFEST,
     files_to_carry,
@@ -19,15 +20,23 @@ from miles_periodic.plugins.fast_resharding.beside_shards import (
 )
 from miles_periodic.plugins.fast_resharding.conversion import stored_bytes
 from miles_periodic.plugins.fast_resharding.dcp_checkpoint import Checkpoint, read_checkpoint
+from miles_periodic.plugins.fast_resharding.element_policy import FROM_ORIGIN, check_policy
 from miles_periodic.plugins.fast_resharding.families.known import all_families, family_of
 from miles_periodic.plugins.fast_resharding.families.table import Family
 from miles_periodic.plugins.fast_resharding.local_workers import LocalWorkers
 from miles_periodic.plugins.fast_resharding.model_config import CONFIG, ModelConfig, read_config
 from miles_periodic.plugins.fast_resharding.origin import read_origin
-from miles_periodic.plugins.fast_resharding.planner import FROM_ORIGIN, Plan, plan_targets
-from miles_periodic.plugins.fast_resharding.settings import SHARD_BYTES, TASK_BYTES, UNIT_BYTES
+from miles_periodic.plugins.fast_resharding.planner import Plan, plan_targets
+from miles_periodic.plugins.fast_resharding.quantising import check_scheme
+from miles_periodic.plugins.fast_resharding.settings import (
+    SHARD_BYTES,
+    SLUG,
+    TASK_BYTES,
+    UNIT_BYTES,
+)
 from miles_periodic.plugins.fast_resharding.shard_layout import Layout, lay_out
-from miles_periodic.plugins.fast_resharding.staging import Staging
+from miles_periodic.plugins.fast_resharding.source_checksums import SourceChecksums
+from miles_periodic.plugins.fast_resharding.staging import Recorded, Staging
 from miles_periodic.plugins.fast_resharding.tasks import Task, Unit, make_tasks
 from miles_periodic.plugins.fast_resharding.worker import memory_bound_bytes
 
@@ -49,7 +58,9 @@ class Report:
     """What a conversion did. Bytes are of tensors, but for read_bytes, which are of files.
 
     resumed_bytes: already there from an earlier run. copied_bytes: what could not be read in
-    place. worker_memory_bytes: bound of what each worker held.
+    place. checked_bytes, unchecked_bytes: of the checkpoint's tensors that were read, with what
+    lies beside them in their storages: those whose checksum there was right, and those that have
+    none. worker_memory_bytes: bound of what each worker held.
     """
 
     source: str
@@ -66,6 +77,8 @@ class Report:
     read_bytes: int
     copied_bytes: int
     resumed_bytes: int
+    checked_bytes: int
+    unchecked_bytes: int
     worker_memory_bytes: int
     verified: bool
     seconds: float
@@ -118,6 +131,7 @@ def reshard(
     stays beside it for `resume`.
     """
     begun = time.monotonic()
+    _check_options(workers, address, dtype, quantize)
     target = Path(target).absolute()
     work = _prepare(
         Path(source).absolute(),
@@ -139,6 +153,22 @@ def reshard(
         _write_rest(work, staging, results.checksums)
         staging.publish()
     return _report(work, target, results, num_workers, verify, time.monotonic() - begun)
+
+
+def _check_options(workers: int, address: str | None, dtype: str, quantize: str | None) -> None:
+    """What is wrong whatever the checkpoint holds."""
+    check_policy(dtype)
+    if quantize is not None:
+        check_scheme(quantize)
+    if address is not None and not workers:
+        raise PeriodicError(
+            "A conversion without workers uses no Ray cluster.",
+            feature=SLUG,
+            target="--address",
+            found=address,
+            remedy="Say with --workers how many actors of the cluster convert, or leave "
+            "--address out.",
+        )
 
 
 def _prepare(
@@ -204,6 +234,7 @@ class _Results:
     """What the tasks came to. checksums: of each task's units, by the task's number."""
 
     checksums: dict[int, Sequence[str]]
+    sources: SourceChecksums
     read_bytes: int = 0
     copied_bytes: int = 0
     resumed_bytes: int = 0
@@ -213,38 +244,44 @@ def _convert(
     work: _Work,
     pool: Any,
     staging: Staging,
-    recorded: Mapping[int, Sequence[str]],
+    recorded: Mapping[int, Recorded],
     on_progress: Callable[[Progress], None],
 ) -> _Results:
-    results = _Results(_still_there(work, pool, recorded, on_progress))
+    results = _Results(_still_there(work, pool, recorded, on_progress), SourceChecksums())
+    for number in results.checksums:
+        results.sources.add(recorded[number].sources)
     left = [task for task in work.tasks if task.number not in results.checksums]
     done = results.resumed_bytes = work.total_bytes - sum(task.num_bytes for task in left)
     on_progress(Progress("converting", done, work.total_bytes))
     for _, task_done in pool.each("run", [(task,) for task in left]):
+        results.sources.add(task_done.sources)
         staging.record(task_done)
         results.checksums[task_done.number] = task_done.checksums
         results.read_bytes += task_done.read_bytes
         results.copied_bytes += task_done.copied_bytes
         done += task_done.written_bytes
         on_progress(Progress("converting", done, work.total_bytes))
+    for _, rest in pool.each("read_rest", results.sources.left()):
+        results.sources.add(rest)
     return results
 
 
 def _still_there(
     work: _Work,
     pool: Any,
-    recorded: Mapping[int, Sequence[str]],
+    recorded: Mapping[int, Recorded],
     on_progress: Callable[[Progress], None],
 ) -> dict[int, Sequence[str]]:
     """Of what an earlier run has recorded as done, what the shards really hold."""
-    claimed = [t for t in work.tasks if len(recorded.get(t.number, ())) == len(t.units)]
+    told = {number: found.checksums for number, found in recorded.items()}
+    claimed = [t for t in work.tasks if len(told.get(t.number, ())) == len(t.units)]
     total, done, there = sum(task.num_bytes for task in claimed), 0, {}
-    for place, holds in pool.each("written", [(t, recorded[t.number]) for t in claimed]):
+    for place, holds in pool.each("written", [(t, told[t.number]) for t in claimed]):
         task = claimed[place]
         done += task.num_bytes
         on_progress(Progress("reading back", done, total))
         if holds:
-            there[task.number] = recorded[task.number]
+            there[task.number] = told[task.number]
     return there
 
 
@@ -290,6 +327,8 @@ def _report(
         read_bytes=results.read_bytes,
         copied_bytes=results.copied_bytes,
         resumed_bytes=results.resumed_bytes,
+        checked_bytes=results.sources.checked_bytes,
+        unchecked_bytes=results.sources.unchecked_bytes,
         worker_memory_bytes=memory_bound_bytes(largest),
         verified=verified,
         seconds=seconds,

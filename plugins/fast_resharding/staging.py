@@ -15,11 +15,12 @@ import shutil
 import socket
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from miles_periodic.hooks.errors import PeriodicError
 from miles_periodic.plugins.fast_resharding.settings import SLUG
 from miles_periodic.plugins.fast_resharding.shard_layout import Layout
+from miles_periodic.plugins.fast_resharding.source_checksums import Part, Storage, StorageRead
 from miles_periodic.plugins.fast_resharding.worker import TaskDone, write_error
 
 _LOCK, _PLAN, _JOURNAL = "lock", "plan.json", "done.jsonl"
@@ -28,6 +29,13 @@ _CONTENT, _BEFORE = "content", "before"
 
 def staging_folder(target: Path) -> Path:
     return target.parent / f".{target.name}.resharding"
+
+
+class Recorded(NamedTuple):
+    """What the journal says of a task: as in `TaskDone`."""
+
+    checksums: tuple[str, ...]
+    sources: tuple[StorageRead, ...]
 
 
 class Staging:
@@ -72,8 +80,10 @@ class Staging:
         if self._lock is not None:
             os.close(self._lock)
 
-    def begin(self, layout: Layout, plan: Mapping[str, Any], *, resume: bool) -> dict[int, list]:
-        """Make every shard in its full size; the checksums of tasks that an earlier run has done.
+    def begin(
+        self, layout: Layout, plan: Mapping[str, Any], *, resume: bool
+    ) -> dict[int, Recorded]:
+        """Make every shard in its full size; what an earlier run has recorded, by task.
 
         plan: what the bytes of every task depend on. Raises PeriodicError where something is left
         of an earlier run and `resume` is off, or its plan was another one.
@@ -108,7 +118,8 @@ class Staging:
 
     def record(self, done: TaskDone) -> None:
         """Note that a task is done."""
-        line = json.dumps({"task": done.number, "checksums": done.checksums})
+        told = {"checksums": done.checksums, "sources": done.sources}
+        line = json.dumps({"task": done.number, **told})
         try:
             self._journal.write(line + "\n")
             self._journal.flush()
@@ -233,14 +244,18 @@ class Staging:
                 remedy="Free space, or choose a target on another disk.",
             )
 
-    def _read_journal(self) -> dict[int, list[str]]:
+    def _read_journal(self) -> dict[int, Recorded]:
         """Tasks by number; a line that was cut off by a kill does not count."""
         path, done = self.folder / _JOURNAL, {}
         if path.exists():
             for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
                 with contextlib.suppress(ValueError, KeyError, TypeError):
                     entry = json.loads(line)
-                    done[entry["task"]] = entry["checksums"]
+                    reads = [
+                        StorageRead(Storage(*storage), tuple(Part(*part) for part in parts))
+                        for storage, parts in entry["sources"]
+                    ]
+                    done[entry["task"]] = Recorded(tuple(entry["checksums"]), tuple(reads))
         return done
 
 

@@ -13,19 +13,24 @@ import numpy as np
 from miles_periodic.hooks.errors import PeriodicError
 from miles_periodic.plugins.fast_resharding.conversion import stored_bytes, unit_bytes
 from miles_periodic.plugins.fast_resharding.settings import SCRATCH_BYTES, SLUG
+from miles_periodic.plugins.fast_resharding.source_checksums import Storage, StorageRead
 from miles_periodic.plugins.fast_resharding.source_reader import SourceReader
 from miles_periodic.plugins.fast_resharding.tasks import Task, Unit
 
 
 @dataclass(frozen=True)
 class TaskDone:
-    """checksums: XXH3-64 of each of the task's units. The rest: bytes, as in `Counters`."""
+    """checksums: XXH3-64 of each of the task's units. sources: what was read of what.
+
+    The rest: bytes, as in `Counters`.
+    """
 
     number: int
     checksums: tuple[str, ...]
     written_bytes: int
     read_bytes: int
     copied_bytes: int
+    sources: tuple[StorageRead, ...] = ()
 
 
 class Worker:
@@ -43,6 +48,7 @@ class Worker:
         It is on the disk when this returns, so that other workers read while this one writes.
         """
         before = self._reader.counters.read_bytes, self._reader.counters.copied_bytes
+        self._reader.parts.take()
         checksums = []
         for unit in task.units:
             data = self._converted(unit)
@@ -51,7 +57,16 @@ class Worker:
         self._to_disk({unit.shard for unit in task.units})
         after = self._reader.counters.read_bytes, self._reader.counters.copied_bytes
         read, copied = (b - a for a, b in zip(before, after, strict=True))
-        return TaskDone(task.number, tuple(checksums), task.num_bytes, read, copied)
+        sources = self._reader.parts.take()
+        return TaskDone(task.number, tuple(checksums), task.num_bytes, read, copied, sources)
+
+    def read_rest(
+        self, storage: Storage, gaps: Sequence[tuple[int, int]]
+    ) -> tuple[StorageRead, ...]:
+        """What no task has read of a storage, so that its checksum can be compared."""
+        self._reader.parts.take()
+        self._reader.read_rest(storage, gaps)
+        return self._reader.parts.take()
 
     def written(self, task: Task, checksums: Sequence[str]) -> bool:
         """Whether the target holds what a task with these checksums has written."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from small_models import IN_MANY_TASKS, refused, same, written
+from small_models import IN_MANY_TASKS, leave_unfinished, refused, same, written
 
 from miles_periodic.cli.bench.torch_dist_writer import TorchDistWriter
 from miles_periodic.hooks.errors import PeriodicError
@@ -72,19 +72,6 @@ def test_a_run_without_resume_does_not_build_on_what_another_left(
 ):
     leave_unfinished(source, model_folder, target, monkeypatch)
     refused("(?s)unfinished.*--resume", source, target, model_folder, **IN_MANY_TASKS)
-
-
-def leave_unfinished(source, model_folder, target, monkeypatch, num_tasks=4):
-    run = Worker.run
-
-    def until(self, task):
-        if task.number >= num_tasks:
-            raise KeyboardInterrupt
-        return run(self, task)
-
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(Worker, "run", until)
-        reshard(source, target, config=model_folder, **IN_MANY_TASKS)
 
 
 def test_resume_does_again_what_was_damaged_in_between(
