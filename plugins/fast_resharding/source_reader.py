@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
@@ -27,18 +28,30 @@ _MOST_CHUNKS = 4096
 @dataclass
 class Counters:
     """requested_bytes: of tensors, as asked for. read_bytes: of files, descriptions of tensors
-    included. copied_bytes: of the former, what went through the scratch buffer.
+    included. copied_bytes: of the former, what went through the scratch buffer. fetched_bytes: of
+    read_bytes, what another node read.
     """
 
     requested_bytes: int = 0
     read_bytes: int = 0
     copied_bytes: int = 0
+    fetched_bytes: int = 0
+
+
+class Elsewhere(Protocol):
+    """Files that this node does not see, read by one that does."""
+
+    def __contains__(self, name: str) -> bool: ...
+
+    def read(self, name: str, position: int, num_bytes: int) -> bytes:
+        """Exactly that many bytes."""
 
 
 class SourceReader:
     """The files of a checkpoint in one worker; its memory is `SCRATCH_BYTES`."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, elsewhere: Elsewhere | Collection[str] = ()) -> None:
+        self._elsewhere = elsewhere
         self.counters = Counters()
         self.parts = PartsRead()
         self._folder = folder
@@ -82,7 +95,11 @@ class SourceReader:
             self._raw.move_to_end(item)
             return self._raw[item]
         where = f"{key} in {chunk.file}"
-        raw = locate(lambda a, n: self._read_bytes(item, a, n), chunk.item_bytes, where)
+        raw = locate(
+            lambda a, n: self.read_bytes(chunk.file, chunk.item_offset + a, n),
+            chunk.item_bytes,
+            where,
+        )
         found = (raw.element.name, raw.sizes)
         if found != (element, chunk.box.sizes) or not raw.is_dense:
             raise PeriodicError(
@@ -137,9 +154,10 @@ class SourceReader:
             self._scratch = np.empty(SCRATCH_BYTES, np.uint8)
         return self._scratch
 
-    def _read_bytes(self, item: tuple[str, int], offset: int, num_bytes: int) -> bytes:
+    def read_bytes(self, name: str, position: int, num_bytes: int) -> bytes:
+        """Bytes of a file as they are."""
         data = bytearray(num_bytes)
-        self._read_into(item[0], item[1] + offset, memoryview(data))
+        self._read_into(name, position, memoryview(data))
         return bytes(data)
 
     def _read_part(self, storage: Storage, position: int, out: memoryview) -> None:
@@ -147,6 +165,11 @@ class SourceReader:
         self.parts.add(storage, position, out)
 
     def _read_into(self, name: str, position: int, out: memoryview) -> None:
+        if name in self._elsewhere:
+            out[:] = self._elsewhere.read(name, position, len(out))
+            self.counters.read_bytes += len(out)
+            self.counters.fetched_bytes += len(out)
+            return
         file, done = self._open(name), 0
         while done < len(out):
             got = self._pread(file, out[done:], position + done, name)

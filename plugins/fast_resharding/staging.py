@@ -18,13 +18,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from miles_periodic.hooks.errors import PeriodicError
-from miles_periodic.plugins.fast_resharding.settings import SLUG
+from miles_periodic.plugins.fast_resharding.settings import CONTENT, LOCK, SLUG
 from miles_periodic.plugins.fast_resharding.shard_layout import Layout
 from miles_periodic.plugins.fast_resharding.source_checksums import Part, Storage, StorageRead
 from miles_periodic.plugins.fast_resharding.worker import TaskDone, write_error
 
-_LOCK, _PLAN, _JOURNAL = "lock", "plan.json", "done.jsonl"
-_CONTENT, _BEFORE = "content", "before"
+_PLAN, _JOURNAL, _BEFORE = "plan.json", "done.jsonl", "before"
 
 
 def staging_folder(target: Path) -> Path:
@@ -48,7 +47,7 @@ class Staging:
         self.target = target
         self._replace = replace
         self.folder = staging_folder(target)
-        self.content = self.folder / _CONTENT
+        self.content = self.folder / CONTENT
         self._lock: int | None = None
         self._journal: Any = None
 
@@ -197,7 +196,7 @@ class Staging:
             os.rename(before, self.target)
 
     def _take_lock(self) -> None:
-        path = self.folder / _LOCK
+        path = self.folder / LOCK
         self._lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from miles_periodic.hooks.errors import PeriodicError
 from miles_periodic.plugins.fast_resharding.conversion import stored_bytes, unit_bytes
 from miles_periodic.plugins.fast_resharding.settings import SCRATCH_BYTES, SLUG
 from miles_periodic.plugins.fast_resharding.source_checksums import Storage, StorageRead
-from miles_periodic.plugins.fast_resharding.source_reader import SourceReader
+from miles_periodic.plugins.fast_resharding.source_reader import Elsewhere, SourceReader
 from miles_periodic.plugins.fast_resharding.tasks import Task, Unit
 
 
@@ -30,15 +30,21 @@ class TaskDone:
     written_bytes: int
     read_bytes: int
     copied_bytes: int
+    fetched_bytes: int = 0
     sources: tuple[StorageRead, ...] = ()
 
 
 class Worker:
-    """source: the checkpoint's folder. target: the folder that has every shard, already sized."""
+    """source: the checkpoint's folder. target: the folder that has every shard, already sized.
 
-    def __init__(self, source: str, target: str) -> None:
+    elsewhere: what other nodes read for this one.
+    """
+
+    def __init__(
+        self, source: str, target: str, elsewhere: Elsewhere | Collection[str] = ()
+    ) -> None:
         self._target = Path(target)
-        self._reader = SourceReader(Path(source))
+        self._reader = SourceReader(Path(source), elsewhere)
         self._shards: dict[str, int] = {}
         self._buffer = np.empty(0, np.uint8)
 
@@ -47,7 +53,7 @@ class Worker:
 
         It is on the disk when this returns, so that other workers read while this one writes.
         """
-        before = self._reader.counters.read_bytes, self._reader.counters.copied_bytes
+        before = self._counted()
         self._reader.parts.take()
         checksums = []
         for unit in task.units:
@@ -55,10 +61,9 @@ class Worker:
             self._write(unit, memoryview(data))
             checksums.append(checksum(data))
         self._to_disk({unit.shard for unit in task.units})
-        after = self._reader.counters.read_bytes, self._reader.counters.copied_bytes
-        read, copied = (b - a for a, b in zip(before, after, strict=True))
+        counted = (b - a for a, b in zip(before, self._counted(), strict=True))
         sources = self._reader.parts.take()
-        return TaskDone(task.number, tuple(checksums), task.num_bytes, read, copied, sources)
+        return TaskDone(task.number, tuple(checksums), task.num_bytes, *counted, sources)
 
     def read_rest(
         self, storage: Storage, gaps: Sequence[tuple[int, int]]
@@ -104,6 +109,10 @@ class Worker:
         self._reader.close()
         while self._shards:
             os.close(self._shards.popitem()[1])
+
+    def _counted(self) -> tuple[int, int, int]:
+        counters = self._reader.counters
+        return counters.read_bytes, counters.copied_bytes, counters.fetched_bytes
 
     def _converted(self, unit: Unit) -> np.ndarray:
         """The unit's bytes; they are overwritten by the next call."""
