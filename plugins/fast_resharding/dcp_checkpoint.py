@@ -233,6 +233,7 @@ def _chunk(key: str, chunk: Record, places: Mapping) -> Chunk:
         )
     start, num_bytes = _numbers((place.get("offset"), place.get("length")))
     file = place.get("relative_path")
-    if not isinstance(file, str) or start < 0 or num_bytes < 1:
+    inside = isinstance(file, str) and not Path(file).is_absolute() and ".." not in Path(file).parts
+    if not inside or start < 0 or num_bytes < 1:
         raise ValueError(f"{num_bytes} bytes from {start} of {file!r} are no item of a file")
     return Chunk(Box(offsets, _numbers(chunk.get("sizes"))), file, start, num_bytes)

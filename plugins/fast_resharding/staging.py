@@ -174,7 +174,7 @@ class Staging:
         before = self.folder / _BEFORE
         replaces = self._replace and os.path.lexists(self.target)
         if replaces:
-            shutil.rmtree(before, ignore_errors=True)
+            _remove(before)
             os.rename(self.target, before)
         try:
             os.rename(self.content, self.target)
@@ -192,7 +192,7 @@ class Staging:
     def _put_back(self) -> None:
         """What a kill between the two renames of `_rename` has left without its name."""
         before = self.folder / _BEFORE
-        if before.exists() and not os.path.lexists(self.target):
+        if os.path.lexists(before) and not os.path.lexists(self.target):
             os.rename(before, self.target)
 
     def _take_lock(self) -> None:
@@ -271,6 +271,13 @@ def _write_whole(path: Path, data: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     unfinished.rename(path)
+
+
+def _remove(path: Path) -> None:
+    """A folder with what is in it, or a link to one without what is there."""
+    if path.is_symlink():
+        path.unlink()
+    shutil.rmtree(path, ignore_errors=True)
 
 
 def _sync(path: Path) -> None:

@@ -181,6 +181,13 @@ def write_error(path: Path, error: OSError) -> PeriodicError:
         errno.EPERM: "Choose a target in a folder that you may write to.",
         errno.EEXIST: "Choose another target, or remove that one, then go on with --resume.",
         errno.ENOTEMPTY: "Choose another target, or remove that one, then go on with --resume.",
+        errno.EBUSY: "Choose a target that is no mount point, in a folder of its file system.",
+        errno.EXDEV: "Choose a target that is no mount point, in a folder of its file system.",
+        errno.ENAMETOOLONG: "Choose a shorter name for the target.",
+        errno.ENOTDIR: "Choose a target in a folder, not below a file.",
+        errno.ENOLCK: "Choose a target on a file system that can lock files.",
+        errno.ENOTSUP: "Choose a target on a file system that can lock files.",
+        errno.ENOSYS: "Choose a target on a file system that can lock files.",
         errno.ENOENT: "Choose a target on a file system that every worker's node has.",
     }
     return PeriodicError(

@@ -15,11 +15,26 @@ pytestmark = pytest.mark.real
 #: As root, and as anybody where the kernel lets users mount in a namespace of their own.
 NAMESPACES = (["unshare", "--mount"], ["unshare", "--user", "--map-root-user", "--mount"])
 
+KILLED = """
+import sys, time
+sys.path[:0] = sys.argv[5:]
+from miles_periodic.plugins.fast_resharding import reshard
+
+def stop(progress):
+    if progress.done_bytes:
+        print("halfway", flush=True)
+        time.sleep(600)
+
+source, target, model, address = sys.argv[1:5]
+sizes = {"unit_bytes": 64, "task_bytes": 256, "workers": 4}
+reshard(source, target, config=model, address=address, on_progress=stop, **sizes)
+"""
+
 DRIVER = """
 import json, os, signal, subprocess, sys, time
 from pathlib import Path
-root = Path(sys.argv[1])
-sys.path[:0] = sys.argv[2:]
+root, killed = Path(sys.argv[1]), sys.argv[2]
+sys.path[:0] = sys.argv[3:]
 import ray
 from small_models import CONFIG, same, state, written
 from miles_periodic.hooks.errors import PeriodicError
@@ -48,6 +63,7 @@ def attempt(name, source, target, **more):
             root / source, root / target, config=root / "model", verify=True, **(sizes | more))
         model = written(root / target)
         facts[name] = [same(model, state(CONFIG)), report.fetched_bytes, report.read_bytes]
+        facts[f"{name} resumed bytes"] = report.resumed_bytes
     except PeriodicError as error:
         facts[name] = str(error)
 
@@ -58,6 +74,14 @@ try:
         time.sleep(0.1)
     attempt("shared", "everywhere", "shared-target")
     attempt("apart", "apart", "apart-target")
+    places = [root / "apart", root / "killed-target", root / "model", gcs]
+    with subprocess.Popen(
+        [sys.executable, "-c", killed, *places, *sys.argv[3:]], stdout=subprocess.PIPE, text=True
+    ) as driver:
+        halfway = driver.stdout.readline()
+        driver.kill()
+    facts["killed"] = [halfway, (root / "killed-target").exists()]
+    attempt("killed and resumed", "apart", "killed-target", resume=True)
     attempt("few", "apart", "few-target", workers=1)
     attempt("blind", "apart", "disk/target")
     os.utime(root / "second" / "__1_0.distcp", ns=(1, 1))
@@ -87,7 +111,7 @@ def facts(tmp_path_factory):
         where = "second" if path.name == "__1_0.distcp" else "first"
         os.link(path, root / where / path.name)
     lines = [path for path in sys.path if path.endswith("lines")]
-    command = [*_namespace(), sys.executable, "-c", DRIVER, root, *lines]
+    command = [*_namespace(), sys.executable, "-c", DRIVER, root, KILLED, *lines]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
@@ -115,6 +139,11 @@ def test_files_that_every_node_sees_are_read_where_they_are_worked_on(facts):
 def test_files_that_one_node_each_holds_are_read_by_that_node(facts):
     same, fetched_bytes, read_bytes = facts["apart"]
     assert same and fetched_bytes < read_bytes / 2
+
+
+def test_a_driver_that_is_killed_over_both_nodes_is_gone_on_with(facts):
+    assert facts["killed"] == ["halfway\n", False]
+    assert facts["killed and resumed"][0] and facts["killed and resumed resumed bytes"] > 0
 
 
 def test_fewer_workers_than_nodes_that_hold_files_are_refused(facts):
