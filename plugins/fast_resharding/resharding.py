@@ -331,7 +331,7 @@ def _report(
         resumed_bytes=results.resumed_bytes,
         checked_bytes=results.sources.checked_bytes,
         unchecked_bytes=results.sources.unchecked_bytes,
-        worker_memory_bytes=memory_bound_bytes(largest),
+        worker_memory_bytes=memory_bound_bytes(largest, fetches=results.fetched_bytes > 0),
         verified=verified,
         seconds=seconds,
     )

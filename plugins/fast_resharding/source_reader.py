@@ -48,7 +48,10 @@ class Elsewhere(Protocol):
 
 
 class SourceReader:
-    """The files of a checkpoint in one worker; its memory is `SCRATCH_BYTES`."""
+    """The files of a checkpoint in one worker; its memory is `SCRATCH_BYTES`.
+
+    Where it fetches, it holds as much again.
+    """
 
     def __init__(self, folder: Path, elsewhere: Elsewhere | Collection[str] = ()) -> None:
         self._elsewhere = elsewhere
@@ -166,9 +169,7 @@ class SourceReader:
 
     def _read_into(self, name: str, position: int, out: memoryview) -> None:
         if name in self._elsewhere:
-            out[:] = self._elsewhere.read(name, position, len(out))
-            self.counters.read_bytes += len(out)
-            self.counters.fetched_bytes += len(out)
+            self._fetch_into(name, position, out)
             return
         file, done = self._open(name), 0
         while done < len(out):
@@ -177,6 +178,13 @@ class SourceReader:
                 raise self._cut_off(name, position + len(out), position + done)
             done += got
         self.counters.read_bytes += done
+
+    def _fetch_into(self, name: str, position: int, out: memoryview) -> None:
+        for done in range(0, len(out), SCRATCH_BYTES):
+            part = out[done : done + SCRATCH_BYTES]
+            part[:] = self._elsewhere.read(name, position + done, len(part))
+        self.counters.read_bytes += len(out)
+        self.counters.fetched_bytes += len(out)
 
     def _pread(self, file: int, out: memoryview, position: int, name: str) -> int:
         try:

@@ -153,9 +153,9 @@ def _write_all(file: int, data: memoryview, start: int) -> None:
         done += os.pwrite(file, data[done:], start + done)
 
 
-def memory_bound_bytes(largest_unit_bytes: int) -> int:
+def memory_bound_bytes(largest_unit_bytes: int, *, fetches: bool) -> int:
     """What a worker holds at most besides its interpreter: a unit in both types, and scratch."""
-    return 2 * largest_unit_bytes + SCRATCH_BYTES
+    return 2 * largest_unit_bytes + (2 if fetches else 1) * SCRATCH_BYTES
 
 
 def checksum(data: bytes | np.ndarray) -> str:
