@@ -141,6 +141,14 @@ def _check_options(workers: int, address: str | None, dtype: str, quantize: str 
     check_policy(dtype)
     if quantize is not None:
         check_scheme(quantize)
+    if workers < 0:
+        raise PeriodicError(
+            "A conversion has no fewer workers than none.",
+            feature=SLUG,
+            target="--workers",
+            found=f"{workers}",
+            remedy="Give a number from 0; 0 converts in this process.",
+        )
     if address is not None and not workers:
         raise PeriodicError(
             "A conversion without workers uses no Ray cluster.",

@@ -10,10 +10,11 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import operator
 import os
 import shutil
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -217,8 +218,8 @@ class Staging:
         os.pwrite(self._lock, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
 
     def _check_plan(self, path: Path, plan: Mapping[str, Any]) -> None:
-        with contextlib.suppress(ValueError):
-            found = json.loads(path.read_text(encoding="utf-8"))
+        with contextlib.suppress(TypeError, ValueError):
+            found = dict(json.loads(path.read_text(encoding="utf-8")))
             changed = [name for name, value in plan.items() if found.get(name) != value]
             if not changed:
                 return
@@ -250,11 +251,8 @@ class Staging:
             for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
                 with contextlib.suppress(ValueError, KeyError, TypeError):
                     entry = json.loads(line)
-                    reads = [
-                        StorageRead(Storage(*storage), tuple(Part(*part) for part in parts))
-                        for storage, parts in entry["sources"]
-                    ]
-                    done[entry["task"]] = Recorded(tuple(entry["checksums"]), tuple(reads))
+                    reads = tuple(_storage_read(*told) for told in entry["sources"])
+                    done[entry["task"]] = Recorded(tuple(entry["checksums"]), reads)
         return done
 
 
@@ -262,6 +260,13 @@ def _make_shard(path: Path, header: bytes, num_bytes: int) -> None:
     with path.open("r+b" if path.exists() else "w+b") as file:
         file.write(header)
         file.truncate(num_bytes)
+
+
+def _storage_read(storage: Sequence, parts: Sequence[Sequence]) -> StorageRead:
+    """What a line of the journal holds of it; TypeError or ValueError where it is none."""
+    key, file, *numbers = storage
+    found = tuple(Part(*map(operator.index, part)) for part in parts)
+    return StorageRead(Storage(str(key), str(file), *map(operator.index, numbers)), found)
 
 
 def _write_whole(path: Path, data: bytes) -> None:

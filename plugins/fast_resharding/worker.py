@@ -184,6 +184,7 @@ def write_error(path: Path, error: OSError) -> PeriodicError:
         errno.EBUSY: "Choose a target that is no mount point, in a folder of its file system.",
         errno.EXDEV: "Choose a target that is no mount point, in a folder of its file system.",
         errno.ENAMETOOLONG: "Choose a shorter name for the target.",
+        errno.EISDIR: "Remove the folder that has the name of a file, then go on with --resume.",
         errno.ENOTDIR: "Choose a target in a folder, not below a file.",
         errno.ENOLCK: "Choose a target on a file system that can lock files.",
         errno.ENOTSUP: "Choose a target on a file system that can lock files.",

@@ -250,6 +250,33 @@ def test_a_full_disk_is_one_error_and_lets_the_lock_go(target):
         pass
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[]",
+        '{"task": 0, "checksums": 5, "sources": []}',
+        '{"task": 0, "checksums": ["x"]}',
+        '{"task": 0, "checksums": ["x"], "sources": [[["k"], []]]}',
+        '{"task": 0, "checksums": ["x"], "sources": [[["k", "f", 0, 1, 1], [["a", 1, 1]]]]}',
+    ],
+)
+def test_a_line_of_the_journal_that_says_nothing_of_a_task_does_not_count(
+    line, source, expected, model_folder, target, monkeypatch
+):
+    leave_unfinished(source, model_folder, target, monkeypatch)
+    with (staging_folder(target) / "done.jsonl").open("a", encoding="utf-8") as journal:
+        journal.write(line + "\n")
+    reshard(source, target, config=model_folder, resume=True, **IN_MANY_TASKS)
+    assert same(written(target), expected)
+
+
+def test_a_plan_that_is_none_is_begun_anew(source, expected, model_folder, target):
+    staging_folder(target).mkdir()
+    (staging_folder(target) / "plan.json").write_text("3")
+    reshard(source, target, config=model_folder, resume=True)
+    assert same(written(target), expected)
+
+
 def test_a_source_that_changes_during_the_conversion_gives_no_model(source, model_folder, target):
     def touch(progress):
         os.utime(source / "__1_0.distcp", ns=(7, 7))
