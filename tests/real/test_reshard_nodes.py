@@ -50,7 +50,8 @@ gcs = ray.get_runtime_context().gcs_address
 second = " && ".join([
     mount("second", "apart"),
     mount("second-disk", "disk"),
-    f"exec ray start --address={gcs} --num-cpus=2 --block --disable-usage-stats",
+    f"exec {sys.executable} -m ray.scripts.scripts start --address={gcs} --num-cpus=2 --block"
+    " --disable-usage-stats",
 ])
 node = subprocess.Popen(
     ["unshare", "--mount", "sh", "-c", second], start_new_session=True,
@@ -68,7 +69,7 @@ def attempt(name, source, target, **more):
         facts[name] = str(error)
 
 try:
-    for _ in range(600):
+    for _ in range(1200):
         if sum(n["Alive"] for n in ray.nodes()) == 2:
             break
         time.sleep(0.1)
@@ -116,7 +117,7 @@ def facts(tmp_path_factory):
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
     try:
-        told, errors = process.communicate(timeout=170)
+        told, errors = process.communicate(timeout=400)
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
