@@ -28,14 +28,11 @@ class RayNodes:
 
     def __init__(self, ray: Any) -> None:
         self._ray = ray
-        self._found = {
-            node["NodeID"]: node
-            for node in ray.nodes()
-            if node["Alive"] and node["Resources"].get("CPU")
-        }
+        self._found = self._alive()
 
     def find_files(self, source: Path, names: Sequence[str]) -> NodeFiles:
-        """What each node sees of the source's files."""
+        """What each node sees of the source's files; nodes that have died since say nothing."""
+        self._found = self._alive()
         seen: Mapping[str, Mapping[str, FileState]] = self._on_each(look, str(source), names)
         return agreed(source, seen)
 
@@ -89,6 +86,13 @@ class RayNodes:
             chosen.append(node)
             counts[node] += 1
         return list(chosen)
+
+    def _alive(self) -> dict[str, Mapping[str, Any]]:
+        return {
+            node["NodeID"]: node
+            for node in self._ray.nodes()
+            if node["Alive"] and node["Resources"].get("CPU")
+        }
 
     def _shares(self, tasks: Sequence[Task]) -> dict[str, float]:
         shares: dict[str, float] = {}

@@ -129,6 +129,16 @@ def test_where_every_node_sees_every_file_workers_are_spread(
     assert report.fetched_bytes == 0
 
 
+def test_a_node_that_is_gone_at_the_end_is_not_asked_what_has_changed(
+    cluster, source, expected, model_folder, target
+):
+    def go(progress):
+        cluster.sees.pop(B, None)
+
+    reshard(source, target, config=model_folder, on_progress=go, **RAY)
+    assert same(written(target), expected)
+
+
 def test_tasks_run_on_the_node_that_holds_their_files(
     apart, source, expected, model_folder, target
 ):
