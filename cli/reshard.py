@@ -23,7 +23,7 @@ from rich.progress import Progress as Bars
 
 from miles_periodic.hooks.errors import PeriodicError
 from miles_periodic.plugins.fast_resharding import Progress, Report, reshard
-from miles_periodic.plugins.fast_resharding.planner import FROM_ORIGIN
+from miles_periodic.plugins.fast_resharding.element_policy import FROM_ORIGIN
 from miles_periodic.plugins.fast_resharding.settings import SHARD_BYTES
 
 
@@ -72,8 +72,8 @@ def reshard_command(
     address: Annotated[
         str | None,
         typer.Option(
-            help="Address of the Ray cluster for --workers; without it, Ray is started on this "
-            "machine."
+            help="Address of the Ray cluster for --workers, which it needs; without it, Ray is "
+            "started on this machine."
         ),
     ] = None,
     dtype: Annotated[
@@ -81,8 +81,9 @@ def reshard_command(
         typer.Option(
             metavar="TYPE",
             help="Element type of what is written. origin: each tensor's own in DIR's weights, "
-            "else config.json's; source: as the checkpoint stores it; or a name such as bfloat16. "
-            "A router's correction bias stays FP32 unless one of the first two says otherwise.",
+            "else config.json's; source: as the checkpoint stores it; or float64, float32, "
+            "float16 or bfloat16. A router's correction bias stays FP32 unless one of the first "
+            "two says otherwise.",
         ),
     ] = FROM_ORIGIN,
     quantize: Annotated[
@@ -99,7 +100,7 @@ def reshard_command(
             metavar="PATTERN",
             help="Leave out keys of the checkpoint that are no weights: a regular expression that "
             "matches whole keys. Optimizers, random states and Megatron's extra states are left "
-            "out without it. Repeatable.",
+            "out without it. A pattern that matches no key is an error. Repeatable.",
         ),
     ] = None,
     shard_bytes: Annotated[

@@ -1,11 +1,13 @@
 """Feature `fast-resharding`: Megatron's `torch_dist` checkpoints as Hugging Face safetensors.
 
 resharding         reshard(): the whole way
+report             how far a conversion is, and what it did
 dcp_checkpoint     a checkpoint's metadata: tensors, chunks, where each lies
 restricted_pickle  its pickles as inert data
 torch_items        where a tensor's raw bytes lie in what torch.save wrote
 boxes              boxes of tensors, and whether they make up a whole
 element_types      one name for each element type
+element_policy     which type each target has
 model_config       the sizes of a model, from its config.json
 origin             names and element types of the model that training started from
 families           models as tables of names and splits
@@ -16,10 +18,13 @@ quantising         matrices in blocks of FP8
 shard_layout       headers, index and byte ranges, before a tensor is read
 tasks              stretches of shards for workers
 source_reader      exactly the bytes that are asked for
+source_checksums   what was read against the checksums that lie beside it
 conversion         a unit's bytes in the target's type
 worker             runs tasks, checks what was written
+node_files         which node holds which of a checkpoint's files
 local_workers      threads of this process
 ray_workers        actors over Ray
+ray_nodes          what each node of Ray sees, and who works where
 staging            lock, journal, one rename
 beside_shards      the target's other files: config, manifest, what is carried over
 first_few          many names in an error: the first few

@@ -135,8 +135,7 @@ def read_checkpoint(source: Path) -> Checkpoint:
 
 
 def check_whole(checkpoint: Checkpoint, keys: Iterable[str]) -> None:
-    """Refuse tensors whose chunks leave a gap, overlap, lie in one place or beyond a file's end."""
-    ends: dict[str, int] = {}
+    """Refuse tensors whose chunks leave a gap, overlap or lie in one place."""
     places: set[tuple[str, int]] = set()
     for key in keys:
         tensor = checkpoint.tensors[key]
@@ -154,9 +153,14 @@ def check_whole(checkpoint: Checkpoint, keys: Iterable[str]) -> None:
             if place in places:
                 raise _shared(checkpoint, key, chunk)
             places.add(place)
-            ends[chunk.file] = max(ends.get(chunk.file, 0), chunk.item_offset + chunk.item_bytes)
-    for file, end in sorted(ends.items()):
-        _check_length(checkpoint.folder / file, end)
+
+
+def file_ends(checkpoint: Checkpoint, keys: Iterable[str]) -> dict[str, int]:
+    """By file, the byte behind the last chunk of these tensors in it."""
+    ends: dict[str, int] = {}
+    for chunk in (chunk for key in keys for chunk in checkpoint.tensors[key].chunks):
+        ends[chunk.file] = max(ends.get(chunk.file, 0), chunk.item_offset + chunk.item_bytes)
+    return ends
 
 
 def _shared(checkpoint: Checkpoint, key: str, chunk: Chunk) -> PeriodicError:
@@ -169,25 +173,6 @@ def _shared(checkpoint: Checkpoint, key: str, chunk: Chunk) -> PeriodicError:
         found=f"{chunk.file} from byte {chunk.item_offset:,} for two of them",
         remedy="Write the checkpoint again; its metadata are damaged.",
     )
-
-
-def _check_length(path: Path, end: int) -> None:
-    if not path.is_file():
-        raise PeriodicError(
-            f"The checkpoint's file {path.name} is missing.",
-            feature=SLUG,
-            tree=str(path.parent),
-            remedy="Copy every .distcp file of the checkpoint into its folder.",
-        )
-    if path.stat().st_size < end:
-        raise PeriodicError(
-            f"The checkpoint's file {path.name} is cut off.",
-            feature=SLUG,
-            tree=str(path.parent),
-            expected=f"{end:,} bytes or more",
-            found=f"{path.stat().st_size:,} bytes",
-            remedy="Copy the file again from where the checkpoint was written.",
-        )
 
 
 def _check_backend(folder: Path) -> None:
@@ -248,6 +233,7 @@ def _chunk(key: str, chunk: Record, places: Mapping) -> Chunk:
         )
     start, num_bytes = _numbers((place.get("offset"), place.get("length")))
     file = place.get("relative_path")
-    if not isinstance(file, str) or start < 0 or num_bytes < 1:
+    inside = isinstance(file, str) and not Path(file).is_absolute() and ".." not in Path(file).parts
+    if not inside or start < 0 or num_bytes < 1:
         raise ValueError(f"{num_bytes} bytes from {start} of {file!r} are no item of a file")
     return Chunk(Box(offsets, _numbers(chunk.get("sizes"))), file, start, num_bytes)

@@ -8,15 +8,19 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
+from miles_periodic.plugins.fast_resharding.node_files import NodeFiles, agreed, look
+from miles_periodic.plugins.fast_resharding.settings import CONTENT
+from miles_periodic.plugins.fast_resharding.tasks import Task
 from miles_periodic.plugins.fast_resharding.worker import Worker
 
 
 class LocalWorkers:
     """Use it in a `with` block. num_workers: threads, each with memory of its own."""
 
-    def __init__(self, source: Path, target: Path, num_workers: int) -> None:
+    def __init__(self, source: Path, num_workers: int) -> None:
         self.num_workers = num_workers
-        self._arguments = (str(source), str(target))
+        self._source = source
+        self._arguments: tuple[str, ...] = ()
         self._own = threading.local()
         self._workers: list[Worker] = []
         self._pool: ThreadPoolExecutor | None = None
@@ -30,10 +34,22 @@ class LocalWorkers:
         for worker in self._workers:
             worker.close()
 
-    def each(self, method: str, calls: Sequence[tuple]) -> Iterator[tuple[int, Any]]:
+    def find_files(self, names: Sequence[str]) -> NodeFiles:
+        """What of the source's files is there."""
+        return agreed(self._source, {"": look(str(self._source), names)})
+
+    def open(self, staging: Path, tasks: Sequence[Task], files: NodeFiles) -> None:
+        """Have workers for these tasks, which write into `staging`."""
+        self.num_workers = min(self.num_workers, len(tasks))
+        self._arguments = (str(self._source), str(staging / CONTENT))
+
+    def each(
+        self, method: str, calls: Sequence[tuple], homes: Sequence[frozenset[str]]
+    ) -> Iterator[tuple[int, Any]]:
         """Call a method of a worker with each of `calls`; (its place, its result) as they come.
 
-        The first error is raised and no further call is begun.
+        homes: of each call, the nodes that hold the most of what it reads, or `ANYWHERE`. The
+        first error is raised and no further call is begun.
         """
         waiting: dict[Future, int] = {}
         upcoming = iter(enumerate(calls))

@@ -66,9 +66,12 @@ def match_sources(
 
     ignore: further patterns of whole keys that are no weights.
     """
-    no_weights = (re.compile("|".join(NO_WEIGHTS)), *map(_pattern, ignore))
+    own = [_pattern(text) for text in ignore]
+    no_weights = (re.compile("|".join(NO_WEIGHTS)), *own)
     ignored, matches, unknown = [], [], []
-    for key in (*sorted(checkpoint.tensors), *checkpoint.objects):
+    keys = (*sorted(checkpoint.tensors), *checkpoint.objects)
+    _check_used(own, keys)
+    for key in keys:
         source = checkpoint.tensors.get(key)
         found = [] if source is None else list(_matches(source, rules))
         if len(found) > 1:
@@ -93,6 +96,21 @@ def _pattern(text: str) -> re.Pattern[str]:
             feature=SLUG,
             remedy="Give --ignore a pattern for whole keys.",
         ) from error
+
+
+def _check_used(patterns: Sequence[re.Pattern[str]], keys: Sequence[str]) -> None:
+    """A pattern without a key is a mistyped one: what it should leave out would be converted."""
+    for pattern in patterns:
+        if not any(map(pattern.fullmatch, keys)):
+            parts = [key for key in keys if pattern.search(key)]
+            raise PeriodicError(
+                f"No key of the checkpoint matches {pattern.pattern!r}.",
+                feature=SLUG,
+                target="--ignore",
+                expected="a pattern for whole keys",
+                found=f"a part of {first_few(parts)}" if parts else "no key",
+                remedy="Leave it out, or write it so that it matches the key from end to end.",
+            )
 
 
 def _matches(source: SourceTensor, rules: Sequence[Rule]) -> Iterator[Match]:

@@ -12,18 +12,14 @@ from math import inf
 
 from miles_periodic.hooks.errors import PeriodicError
 from miles_periodic.plugins.fast_resharding.dcp_checkpoint import Checkpoint, check_whole
-from miles_periodic.plugins.fast_resharding.element_types import ElementType, element_type
+from miles_periodic.plugins.fast_resharding.element_policy import FROM_ORIGIN, target_element
 from miles_periodic.plugins.fast_resharding.families.table import Family, Part, Rule
 from miles_periodic.plugins.fast_resharding.first_few import first_few
 from miles_periodic.plugins.fast_resharding.matching import Match, match_sources
 from miles_periodic.plugins.fast_resharding.model_config import ModelConfig
 from miles_periodic.plugins.fast_resharding.origin import Origin
-from miles_periodic.plugins.fast_resharding.quantising import check_scheme
 from miles_periodic.plugins.fast_resharding.settings import SLUG
 from miles_periodic.plugins.fast_resharding.targets import Piece, Target, quantised
-
-FROM_ORIGIN = "origin"
-FROM_SOURCE = "source"
 
 
 @dataclass(frozen=True)
@@ -71,8 +67,9 @@ def plan_targets(
     """All targets of a checkpoint.
 
     dtype: `origin` (the type that each tensor has there, else what the family or the config
-    says), `source` (as stored) or the name of a type for all but those that the family fixes.
-    quantize: a scheme of quantising.py for the matrices that the family names, or None.
+    says), `source` (as stored) or the name of a type for all but those that the family fixes;
+    see `check_policy`. quantize: a scheme of quantising.py for the matrices that the family
+    names, or None.
     """
     rules = family.rules(config)
     matched = match_sources(checkpoint, rules, ignore)
@@ -94,7 +91,6 @@ def plan_targets(
         for name in sorted(wanted, key=lambda name: wanted[name].order)
     ]
     if quantize is not None:
-        check_scheme(quantize)
         targets = [quantised(t) if wanted[t.name].quantises else t for t in targets]
         _check_quantised(targets, family)
     return Plan(tuple(targets), _source_bytes(checkpoint, matched.matches, matched.ignored))
@@ -245,13 +241,7 @@ def _target(
             remedy="Save the checkpoint with all experts in one element type.",
         )
     (source,) = stored
-    element = _element(name, wanted, source, origin, config, dtype)
-    if element != source and not (element.is_float and source.is_float):
-        raise PeriodicError(
-            f"{name} cannot change from {source.name} to {element.name}.",
-            feature=SLUG,
-            remedy="Keep it as it is stored with --dtype source.",
-        )
+    element = target_element(name, wanted.element, source, origin, config, dtype)
     return Target(name, wanted.shape, element, source, tuple(pieces))
 
 
@@ -262,23 +252,6 @@ def _check_quantised(targets: Sequence[Target], family: Family) -> None:
             feature=SLUG,
             remedy="Leave --quantize out.",
         )
-
-
-def _element(
-    name: str,
-    wanted: _Wanted,
-    source: ElementType,
-    origin: Origin,
-    config: ModelConfig,
-    dtype: str,
-) -> ElementType:
-    if dtype == FROM_SOURCE:
-        return source
-    if dtype == FROM_ORIGIN and name in origin.elements:
-        return origin.elements[name]
-    if wanted.element:
-        return element_type(wanted.element)
-    return config.element if dtype == FROM_ORIGIN else element_type(dtype, "--dtype")
 
 
 def _source_bytes(

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from miles_periodic.hooks.errors import PeriodicError
 from miles_periodic.plugins.fast_resharding.beside_shards import (
     MANIFEST,
     files_to_carry,
@@ -18,17 +19,36 @@ from miles_periodic.plugins.fast_resharding.beside_shards import (
     published_config,
 )
 from miles_periodic.plugins.fast_resharding.conversion import stored_bytes
-from miles_periodic.plugins.fast_resharding.dcp_checkpoint import Checkpoint, read_checkpoint
+from miles_periodic.plugins.fast_resharding.dcp_checkpoint import (
+    Checkpoint,
+    file_ends,
+    read_checkpoint,
+)
+from miles_periodic.plugins.fast_resharding.element_policy import FROM_ORIGIN, check_policy
 from miles_periodic.plugins.fast_resharding.families.known import all_families, family_of
 from miles_periodic.plugins.fast_resharding.families.table import Family
 from miles_periodic.plugins.fast_resharding.local_workers import LocalWorkers
 from miles_periodic.plugins.fast_resharding.model_config import CONFIG, ModelConfig, read_config
+from miles_periodic.plugins.fast_resharding.node_files import (
+    ANYWHERE,
+    NodeFiles,
+    check_lengths,
+    check_unchanged,
+)
 from miles_periodic.plugins.fast_resharding.origin import read_origin
-from miles_periodic.plugins.fast_resharding.planner import FROM_ORIGIN, Plan, plan_targets
-from miles_periodic.plugins.fast_resharding.settings import SHARD_BYTES, TASK_BYTES, UNIT_BYTES
+from miles_periodic.plugins.fast_resharding.planner import Plan, plan_targets
+from miles_periodic.plugins.fast_resharding.quantising import check_scheme
+from miles_periodic.plugins.fast_resharding.report import Progress, Report
+from miles_periodic.plugins.fast_resharding.settings import (
+    SHARD_BYTES,
+    SLUG,
+    TASK_BYTES,
+    UNIT_BYTES,
+)
 from miles_periodic.plugins.fast_resharding.shard_layout import Layout, lay_out
-from miles_periodic.plugins.fast_resharding.staging import Staging
-from miles_periodic.plugins.fast_resharding.tasks import Task, Unit, make_tasks
+from miles_periodic.plugins.fast_resharding.source_checksums import SourceChecksums
+from miles_periodic.plugins.fast_resharding.staging import Recorded, Staging
+from miles_periodic.plugins.fast_resharding.tasks import Task, Unit, make_tasks, source_bytes
 from miles_periodic.plugins.fast_resharding.worker import memory_bound_bytes
 
 #: Threads of a conversion in one process; more do not read faster from one disk.
@@ -36,48 +56,20 @@ MOST_THREADS = 4
 
 
 @dataclass(frozen=True)
-class Progress:
-    """doing: `reading back` (a resumed run), `converting` or `verifying`. Bytes: the target's."""
+class _Wanted:
+    """What metadata alone decide. ends: by file of the source, the last byte that is needed."""
 
-    doing: str
-    done_bytes: int
-    total_bytes: int
-
-
-@dataclass(frozen=True)
-class Report:
-    """What a conversion did. Bytes are of tensors, but for read_bytes, which are of files.
-
-    resumed_bytes: already there from an earlier run. copied_bytes: what could not be read in
-    place. worker_memory_bytes: bound of what each worker held.
-    """
-
-    source: str
-    target: str
-    family: str
-    num_tensors: int
-    num_shards: int
-    num_tasks: int
-    num_workers: int
-    target_bytes: int
-    converted_bytes: int
-    padding_bytes: int
-    ignored_bytes: int
-    read_bytes: int
-    copied_bytes: int
-    resumed_bytes: int
-    worker_memory_bytes: int
-    verified: bool
-    seconds: float
-
-
-@dataclass(frozen=True)
-class _Work:
     checkpoint: Checkpoint
     config: ModelConfig
     family: Family
     plan: Plan
     layout: Layout
+    ends: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class _Work(_Wanted):
+    files: NodeFiles
     tasks: Sequence[Task]
 
     @property
@@ -118,27 +110,54 @@ def reshard(
     stays beside it for `resume`.
     """
     begun = time.monotonic()
+    _check_options(workers, address, dtype, quantize)
     target = Path(target).absolute()
-    work = _prepare(
+    wanted = _prepare(
         Path(source).absolute(),
         read_config(Path(config).absolute(), changes),
         model_type,
         tuple(all_families() if families is None else families),
         {"dtype": dtype, "quantize": quantize, "ignore": tuple(ignore)},
-        (shard_bytes, unit_bytes, task_bytes),
+        shard_bytes,
     )
-    with Staging(target, replace=replace) as staging:
-        recorded = staging.begin(work.layout, _fingerprint(work), resume=resume)
-        with _workers(work, staging, workers, address) as pool:
+    with _workers(wanted.checkpoint.folder, workers, address) as pool:
+        work = _with_tasks(wanted, pool, unit_bytes, task_bytes)
+        with Staging(target, replace=replace) as staging:
+            recorded = staging.begin(work.layout, _fingerprint(work), resume=resume)
+            pool.open(staging.folder, work.tasks, work.files)
             results = _convert(work, pool, staging, recorded, on_progress)
             if verify:
                 pool.forget()
                 staging.check_headers(work.layout)
                 _verify(work, pool, results.checksums, on_progress)
-            num_workers = pool.num_workers
-        _write_rest(work, staging, results.checksums)
-        staging.publish()
-    return _report(work, target, results, num_workers, verify, time.monotonic() - begun)
+            check_unchanged(work.checkpoint.folder, work.files, pool.find_files(list(work.ends)))
+            _write_rest(work, staging, results.checksums)
+            staging.publish()
+    return _report(work, target, results, pool.num_workers, verify, time.monotonic() - begun)
+
+
+def _check_options(workers: int, address: str | None, dtype: str, quantize: str | None) -> None:
+    """What is wrong whatever the checkpoint holds."""
+    check_policy(dtype)
+    if quantize is not None:
+        check_scheme(quantize)
+    if workers < 0:
+        raise PeriodicError(
+            "A conversion has no fewer workers than none.",
+            feature=SLUG,
+            target="--workers",
+            found=f"{workers}",
+            remedy="Give a number from 0; 0 converts in this process.",
+        )
+    if address is not None and not workers:
+        raise PeriodicError(
+            "A conversion without workers uses no Ray cluster.",
+            feature=SLUG,
+            target="--address",
+            found=address,
+            remedy="Say with --workers how many actors of the cluster convert, or leave "
+            "--address out.",
+        )
 
 
 def _prepare(
@@ -147,15 +166,25 @@ def _prepare(
     model_type: str | None,
     families: Sequence[Family],
     options: Mapping[str, Any],
-    sizes: tuple[int, int, int],
-) -> _Work:
-    shard_bytes, unit_bytes, task_bytes = sizes
+    shard_bytes: int,
+) -> _Wanted:
     checkpoint = read_checkpoint(source)
     family = family_of(model_type or config.model_type, families)
     plan = plan_targets(checkpoint, config, family, read_origin(config.folder), **options)
     layout = lay_out(plan.targets, shard_bytes)
-    tasks = make_tasks(layout, checkpoint.tensors, unit_bytes=unit_bytes, task_bytes=task_bytes)
-    return _Work(checkpoint, config, family, plan, layout, tasks)
+    keys = {piece.source for target in plan.targets for piece in target.pieces}
+    return _Wanted(checkpoint, config, family, plan, layout, file_ends(checkpoint, keys))
+
+
+def _with_tasks(wanted: _Wanted, pool: Any, unit_bytes: int, task_bytes: int) -> _Work:
+    """Tasks for the nodes that hold what they read."""
+    files = pool.find_files(list(wanted.ends))
+    check_lengths(wanted.checkpoint.folder, wanted.ends, files)
+    sources = wanted.checkpoint.tensors
+    sizes = {"unit_bytes": unit_bytes, "task_bytes": task_bytes}
+    return _Work(
+        **vars(wanted), files=files, tasks=make_tasks(wanted.layout, sources, files, **sizes)
+    )
 
 
 def _fingerprint(work: _Work) -> dict[str, Any]:
@@ -163,15 +192,13 @@ def _fingerprint(work: _Work) -> dict[str, Any]:
     headers = hashlib.sha256()
     for shard in work.layout.shards:
         headers.update(shard.header)
-    files = sorted({c.file for u in _units(work) for r in u.readings for c in r.chunks})
-    states = [(name, os.stat(work.checkpoint.folder / name)) for name in files]
     return {
         "source": str(work.checkpoint.folder),
         "checkpoint": work.checkpoint.digest,
-        "files": [[name, state.st_size, state.st_mtime_ns] for name, state in states],
+        "files": [[name, *state] for name, state in sorted(work.files.states.items())],
         "target tensors": headers.hexdigest(),
         "sources of target tensors": _digest_of_pieces(work),
-        "tasks": [len(task.units) for task in work.tasks],
+        "tasks": [[len(task.units), task.units[0].target] for task in work.tasks],
     }
 
 
@@ -187,16 +214,12 @@ def _units(work: _Work) -> Iterator[Unit]:
     return (unit for task in work.tasks for unit in task.units)
 
 
-def _workers(
-    work: _Work, staging: Staging, num_workers: int, address: str | None
-) -> AbstractContextManager:
-    places = (work.checkpoint.folder, staging.content)
+def _workers(source: Path, num_workers: int, address: str | None) -> AbstractContextManager:
     if num_workers == 0:
-        threads = min(MOST_THREADS, os.cpu_count() or 1, max(1, len(work.tasks)))
-        return LocalWorkers(*places, threads)
+        return LocalWorkers(source, min(MOST_THREADS, os.cpu_count() or 1))
     from miles_periodic.plugins.fast_resharding.ray_workers import RayWorkers
 
-    return RayWorkers(*places, num_workers, address)
+    return RayWorkers(source, num_workers, address)
 
 
 @dataclass
@@ -204,8 +227,10 @@ class _Results:
     """What the tasks came to. checksums: of each task's units, by the task's number."""
 
     checksums: dict[int, Sequence[str]]
+    sources: SourceChecksums
     read_bytes: int = 0
     copied_bytes: int = 0
+    fetched_bytes: int = 0
     resumed_bytes: int = 0
 
 
@@ -213,38 +238,48 @@ def _convert(
     work: _Work,
     pool: Any,
     staging: Staging,
-    recorded: Mapping[int, Sequence[str]],
+    recorded: Mapping[int, Recorded],
     on_progress: Callable[[Progress], None],
 ) -> _Results:
-    results = _Results(_still_there(work, pool, recorded, on_progress))
+    results = _Results(_still_there(work, pool, recorded, on_progress), SourceChecksums())
+    for number in results.checksums:
+        results.sources.add(recorded[number].sources)
     left = [task for task in work.tasks if task.number not in results.checksums]
     done = results.resumed_bytes = work.total_bytes - sum(task.num_bytes for task in left)
     on_progress(Progress("converting", done, work.total_bytes))
-    for _, task_done in pool.each("run", [(task,) for task in left]):
+    for _, task_done in pool.each("run", [(task,) for task in left], _homes(left)):
+        results.sources.add(task_done.sources)
         staging.record(task_done)
         results.checksums[task_done.number] = task_done.checksums
         results.read_bytes += task_done.read_bytes
         results.copied_bytes += task_done.copied_bytes
+        results.fetched_bytes += task_done.fetched_bytes
         done += task_done.written_bytes
         on_progress(Progress("converting", done, work.total_bytes))
+    left_over = results.sources.left()
+    homes = [_readers(work, storage.file) for storage, _ in left_over]
+    for _, rest in pool.each("read_rest", left_over, homes):
+        results.sources.add(rest)
     return results
 
 
 def _still_there(
     work: _Work,
     pool: Any,
-    recorded: Mapping[int, Sequence[str]],
+    recorded: Mapping[int, Recorded],
     on_progress: Callable[[Progress], None],
 ) -> dict[int, Sequence[str]]:
     """Of what an earlier run has recorded as done, what the shards really hold."""
-    claimed = [t for t in work.tasks if len(recorded.get(t.number, ())) == len(t.units)]
+    told = {number: found.checksums for number, found in recorded.items()}
+    claimed = [t for t in work.tasks if len(told.get(t.number, ())) == len(t.units)]
     total, done, there = sum(task.num_bytes for task in claimed), 0, {}
-    for place, holds in pool.each("written", [(t, recorded[t.number]) for t in claimed]):
+    calls = [(task, told[task.number]) for task in claimed]
+    for place, holds in pool.each("written", calls, _homes(claimed)):
         task = claimed[place]
         done += task.num_bytes
         on_progress(Progress("reading back", done, total))
         if holds:
-            there[task.number] = recorded[task.number]
+            there[task.number] = told[task.number]
     return there
 
 
@@ -256,9 +291,20 @@ def _verify(
 ) -> None:
     done = 0
     on_progress(Progress("verifying", done, work.total_bytes))
-    for place, _ in pool.each("verify", [(t, checksums[t.number]) for t in work.tasks]):
+    calls = [(task, checksums[task.number]) for task in work.tasks]
+    for place, _ in pool.each("verify", calls, _homes(work.tasks)):
         done += work.tasks[place].num_bytes
         on_progress(Progress("verifying", done, work.total_bytes))
+
+
+def _homes(tasks: Sequence[Task]) -> list[frozenset[str]]:
+    return [task.homes for task in tasks]
+
+
+def _readers(work: _Work, file: str) -> frozenset[str]:
+    """The homes of tasks that read a file; all of them can."""
+    homes = {t.homes for t in work.tasks if any(file in source_bytes(unit) for unit in t.units)}
+    return ANYWHERE if ANYWHERE in homes else frozenset().union(*homes)
 
 
 def _write_rest(work: _Work, staging: Staging, checksums: Mapping[int, Sequence[str]]) -> None:
@@ -289,8 +335,11 @@ def _report(
         **asdict(work.plan.source_bytes),
         read_bytes=results.read_bytes,
         copied_bytes=results.copied_bytes,
+        fetched_bytes=results.fetched_bytes,
         resumed_bytes=results.resumed_bytes,
-        worker_memory_bytes=memory_bound_bytes(largest),
+        checked_bytes=results.sources.checked_bytes,
+        unchecked_bytes=results.sources.unchecked_bytes,
+        worker_memory_bytes=memory_bound_bytes(largest, fetches=results.fetched_bytes > 0),
         verified=verified,
         seconds=seconds,
     )

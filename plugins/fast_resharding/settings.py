@@ -14,6 +14,9 @@ UNIT_BYTES = 64 << 20
 TASK_BYTES = 256 << 20
 #: Between source file and a target that cannot be read in place.
 SCRATCH_BYTES = 8 << 20
+#: In the folder beside the target: what becomes the target, and what tells that folder apart.
+CONTENT = "content"
+LOCK = "lock"
 #: A shard's size as Hugging Face's own tools write it.
 SHARD_BYTES = 5_000_000_000
 

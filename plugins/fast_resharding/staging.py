@@ -10,24 +10,32 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import operator
 import os
 import shutil
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from miles_periodic.hooks.errors import PeriodicError
-from miles_periodic.plugins.fast_resharding.settings import SLUG
+from miles_periodic.plugins.fast_resharding.settings import CONTENT, LOCK, SLUG
 from miles_periodic.plugins.fast_resharding.shard_layout import Layout
+from miles_periodic.plugins.fast_resharding.source_checksums import Part, Storage, StorageRead
 from miles_periodic.plugins.fast_resharding.worker import TaskDone, write_error
 
-_LOCK, _PLAN, _JOURNAL = "lock", "plan.json", "done.jsonl"
-_CONTENT, _BEFORE = "content", "before"
+_PLAN, _JOURNAL, _BEFORE = "plan.json", "done.jsonl", "before"
 
 
 def staging_folder(target: Path) -> Path:
     return target.parent / f".{target.name}.resharding"
+
+
+class Recorded(NamedTuple):
+    """What the journal says of a task: as in `TaskDone`."""
+
+    checksums: tuple[str, ...]
+    sources: tuple[StorageRead, ...]
 
 
 class Staging:
@@ -40,7 +48,7 @@ class Staging:
         self.target = target
         self._replace = replace
         self.folder = staging_folder(target)
-        self.content = self.folder / _CONTENT
+        self.content = self.folder / CONTENT
         self._lock: int | None = None
         self._journal: Any = None
 
@@ -72,8 +80,10 @@ class Staging:
         if self._lock is not None:
             os.close(self._lock)
 
-    def begin(self, layout: Layout, plan: Mapping[str, Any], *, resume: bool) -> dict[int, list]:
-        """Make every shard in its full size; the checksums of tasks that an earlier run has done.
+    def begin(
+        self, layout: Layout, plan: Mapping[str, Any], *, resume: bool
+    ) -> dict[int, Recorded]:
+        """Make every shard in its full size; what an earlier run has recorded, by task.
 
         plan: what the bytes of every task depend on. Raises PeriodicError where something is left
         of an earlier run and `resume` is off, or its plan was another one.
@@ -108,7 +118,8 @@ class Staging:
 
     def record(self, done: TaskDone) -> None:
         """Note that a task is done."""
-        line = json.dumps({"task": done.number, "checksums": done.checksums})
+        told = {"checksums": done.checksums, "sources": done.sources}
+        line = json.dumps({"task": done.number, **told})
         try:
             self._journal.write(line + "\n")
             self._journal.flush()
@@ -164,7 +175,7 @@ class Staging:
         before = self.folder / _BEFORE
         replaces = self._replace and os.path.lexists(self.target)
         if replaces:
-            shutil.rmtree(before, ignore_errors=True)
+            _remove(before)
             os.rename(self.target, before)
         try:
             os.rename(self.content, self.target)
@@ -182,11 +193,11 @@ class Staging:
     def _put_back(self) -> None:
         """What a kill between the two renames of `_rename` has left without its name."""
         before = self.folder / _BEFORE
-        if before.exists() and not os.path.lexists(self.target):
+        if os.path.lexists(before) and not os.path.lexists(self.target):
             os.rename(before, self.target)
 
     def _take_lock(self) -> None:
-        path = self.folder / _LOCK
+        path = self.folder / LOCK
         self._lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -207,8 +218,8 @@ class Staging:
         os.pwrite(self._lock, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
 
     def _check_plan(self, path: Path, plan: Mapping[str, Any]) -> None:
-        with contextlib.suppress(ValueError):
-            found = json.loads(path.read_text(encoding="utf-8"))
+        with contextlib.suppress(TypeError, ValueError):
+            found = dict(json.loads(path.read_text(encoding="utf-8")))
             changed = [name for name, value in plan.items() if found.get(name) != value]
             if not changed:
                 return
@@ -233,14 +244,15 @@ class Staging:
                 remedy="Free space, or choose a target on another disk.",
             )
 
-    def _read_journal(self) -> dict[int, list[str]]:
+    def _read_journal(self) -> dict[int, Recorded]:
         """Tasks by number; a line that was cut off by a kill does not count."""
         path, done = self.folder / _JOURNAL, {}
         if path.exists():
             for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
                 with contextlib.suppress(ValueError, KeyError, TypeError):
                     entry = json.loads(line)
-                    done[entry["task"]] = entry["checksums"]
+                    reads = tuple(_storage_read(*told) for told in entry["sources"])
+                    done[entry["task"]] = Recorded(tuple(entry["checksums"]), reads)
         return done
 
 
@@ -250,6 +262,13 @@ def _make_shard(path: Path, header: bytes, num_bytes: int) -> None:
         file.truncate(num_bytes)
 
 
+def _storage_read(storage: Sequence, parts: Sequence[Sequence]) -> StorageRead:
+    """What a line of the journal holds of it; TypeError or ValueError where it is none."""
+    key, file, *numbers = storage
+    found = tuple(Part(*map(operator.index, part)) for part in parts)
+    return StorageRead(Storage(str(key), str(file), *map(operator.index, numbers)), found)
+
+
 def _write_whole(path: Path, data: bytes) -> None:
     unfinished = path.with_name(f"{path.name}.part")
     with unfinished.open("wb") as file:
@@ -257,6 +276,13 @@ def _write_whole(path: Path, data: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     unfinished.rename(path)
+
+
+def _remove(path: Path) -> None:
+    """A folder with what is in it, or a link to one without what is there."""
+    if path.is_symlink():
+        path.unlink()
+    shutil.rmtree(path, ignore_errors=True)
 
 
 def _sync(path: Path) -> None:

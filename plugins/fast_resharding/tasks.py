@@ -6,7 +6,7 @@ counted along a tensor's first axis.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -15,6 +15,8 @@ from typing import NamedTuple
 
 from miles_periodic.plugins.fast_resharding.boxes import Box
 from miles_periodic.plugins.fast_resharding.dcp_checkpoint import Chunk, SourceTensor
+from miles_periodic.plugins.fast_resharding.element_types import element_type
+from miles_periodic.plugins.fast_resharding.node_files import ANYWHERE, NodeFiles
 from miles_periodic.plugins.fast_resharding.quantising import BLOCK, SCALE
 from miles_periodic.plugins.fast_resharding.shard_layout import Layout, Shard
 from miles_periodic.plugins.fast_resharding.targets import Piece, Target
@@ -69,8 +71,11 @@ class Unit:
 
 @dataclass(frozen=True)
 class Task:
+    """homes: nodes that hold the most of what it reads; `ANYWHERE` if all hold all."""
+
     number: int
     units: tuple[Unit, ...]
+    homes: frozenset[str] = ANYWHERE
 
     @property
     def num_bytes(self) -> int:
@@ -80,28 +85,43 @@ class Task:
 def make_tasks(
     layout: Layout,
     sources: Mapping[str, SourceTensor],
+    files: NodeFiles,
     *,
     unit_bytes: int,
     task_bytes: int,
 ) -> list[Task]:
     """Tasks of about `task_bytes` each, of neighbouring units, so of like size for any model.
 
+    All units of a task have the same homes.
+
     A unit is at most `unit_bytes` in its source's and in its target's element type, or one row, or
     one row of blocks where the target is quantised.
     """
     chunks = _ChunksByMember(sources)
     tasks: list[Task] = []
-    waiting: list[Unit] = []
-    filled = 0
+    waiting: dict[frozenset[str], list[Unit]] = defaultdict(list)
+    filled: Counter[frozenset[str]] = Counter()
     for unit in _units(layout, chunks, unit_bytes):
-        if waiting and filled + unit.num_bytes > task_bytes:
-            tasks.append(Task(len(tasks), tuple(waiting)))
-            waiting, filled = [], 0
-        waiting.append(unit)
-        filled += unit.num_bytes
-    if waiting:
-        tasks.append(Task(len(tasks), tuple(waiting)))
+        homes = files.homes(source_bytes(unit))
+        if waiting[homes] and filled[homes] + unit.num_bytes > task_bytes:
+            tasks.append(Task(len(tasks), tuple(waiting.pop(homes)), homes))
+            del filled[homes]
+        waiting[homes].append(unit)
+        filled[homes] += unit.num_bytes
+    for homes, units in waiting.items():
+        tasks.append(Task(len(tasks), tuple(units), homes))
     return tasks
+
+
+def source_bytes(unit: Unit) -> dict[str, int]:
+    """Bytes that the unit reads of each file."""
+    found: Counter[str] = Counter()
+    itemsize = element_type(unit.source_element).itemsize
+    for reading in unit.readings:
+        for segment, chunk in product(reading.segments, reading.chunks):
+            inside = chunk.box.intersection(source_box(reading, segment))
+            found[chunk.file] += inside.num_elements * itemsize if inside else 0
+    return found
 
 
 def segments(piece: Piece, first_row: int, num_rows: int) -> Iterator[Segment]:

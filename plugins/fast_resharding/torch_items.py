@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import zipfile
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
@@ -53,12 +54,17 @@ class RawTensor:
     """A tensor in a file.
 
     start: byte of its first element, counted from the item's start. sizes, strides: elements.
+    storage_start, storage_bytes: what it lies in, which may be more. crc32: of all of that as it
+    was written; 0 where the writer has left it out.
     """
 
     start: int
     element: ElementType
     sizes: tuple[int, ...]
     strides: tuple[int, ...]
+    storage_start: int
+    storage_bytes: int
+    crc32: int
 
     @property
     def axes_by_stride(self) -> tuple[int, ...]:
@@ -148,10 +154,12 @@ def _placed(window: _Window, tensor: _Tensor, members: dict, where: str) -> RawT
     end = (tensor.offset + sum(spans) + 1) * element.itemsize if prod(tensor.sizes) else 0
     if member.compress_type != zipfile.ZIP_STORED or end > member.file_size:
         raise _damaged(where, f"{member.file_size:,} bytes of storage where {end:,} are needed")
-    start = _data_start(window, member) + tensor.offset * element.itemsize
-    if start + end - tensor.offset * element.itemsize > window.size:
+    storage = _data_start(window, member)
+    start = storage + tensor.offset * element.itemsize
+    if storage + member.file_size > window.size:
         raise _damaged(where, "a storage that reaches beyond the item")
-    return RawTensor(start, element, tensor.sizes, tensor.strides)
+    where_stored = storage, member.file_size, member.CRC
+    return RawTensor(start, element, tensor.sizes, tensor.strides, *where_stored)
 
 
 def _member_name(name: str) -> str:
@@ -171,7 +179,10 @@ def _data_start(window: _Window, member: zipfile.ZipInfo) -> int:
 def _member_bytes(window: _Window, member: zipfile.ZipInfo) -> bytes:
     if member.compress_type != zipfile.ZIP_STORED:
         raise zipfile.BadZipFile(f"{member.filename} is compressed")
-    return window.at(_data_start(window, member), member.file_size)
+    data = window.at(_data_start(window, member), member.file_size)
+    if member.CRC and zlib.crc32(data) != member.CRC:
+        raise zipfile.BadZipFile(f"{member.filename} without its checksum")
+    return data
 
 
 def _damaged(where: str, found: str) -> PeriodicError:

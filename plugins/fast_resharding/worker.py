@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,27 +13,38 @@ import numpy as np
 from miles_periodic.hooks.errors import PeriodicError
 from miles_periodic.plugins.fast_resharding.conversion import stored_bytes, unit_bytes
 from miles_periodic.plugins.fast_resharding.settings import SCRATCH_BYTES, SLUG
-from miles_periodic.plugins.fast_resharding.source_reader import SourceReader
+from miles_periodic.plugins.fast_resharding.source_checksums import Storage, StorageRead
+from miles_periodic.plugins.fast_resharding.source_reader import Elsewhere, SourceReader
 from miles_periodic.plugins.fast_resharding.tasks import Task, Unit
 
 
 @dataclass(frozen=True)
 class TaskDone:
-    """checksums: XXH3-64 of each of the task's units. The rest: bytes, as in `Counters`."""
+    """checksums: XXH3-64 of each of the task's units. sources: what was read of what.
+
+    The rest: bytes, as in `Counters`.
+    """
 
     number: int
     checksums: tuple[str, ...]
     written_bytes: int
     read_bytes: int
     copied_bytes: int
+    fetched_bytes: int = 0
+    sources: tuple[StorageRead, ...] = ()
 
 
 class Worker:
-    """source: the checkpoint's folder. target: the folder that has every shard, already sized."""
+    """source: the checkpoint's folder. target: the folder that has every shard, already sized.
 
-    def __init__(self, source: str, target: str) -> None:
+    elsewhere: what other nodes read for this one.
+    """
+
+    def __init__(
+        self, source: str, target: str, elsewhere: Elsewhere | Collection[str] = ()
+    ) -> None:
         self._target = Path(target)
-        self._reader = SourceReader(Path(source))
+        self._reader = SourceReader(Path(source), elsewhere)
         self._shards: dict[str, int] = {}
         self._buffer = np.empty(0, np.uint8)
 
@@ -42,16 +53,25 @@ class Worker:
 
         It is on the disk when this returns, so that other workers read while this one writes.
         """
-        before = self._reader.counters.read_bytes, self._reader.counters.copied_bytes
+        before = self._counted()
+        self._reader.parts.take()
         checksums = []
         for unit in task.units:
             data = self._converted(unit)
             self._write(unit, memoryview(data))
             checksums.append(checksum(data))
         self._to_disk({unit.shard for unit in task.units})
-        after = self._reader.counters.read_bytes, self._reader.counters.copied_bytes
-        read, copied = (b - a for a, b in zip(before, after, strict=True))
-        return TaskDone(task.number, tuple(checksums), task.num_bytes, read, copied)
+        counted = (b - a for a, b in zip(before, self._counted(), strict=True))
+        sources = self._reader.parts.take()
+        return TaskDone(task.number, tuple(checksums), task.num_bytes, *counted, sources)
+
+    def read_rest(
+        self, storage: Storage, gaps: Sequence[tuple[int, int]]
+    ) -> tuple[StorageRead, ...]:
+        """What no task has read of a storage, so that its checksum can be compared."""
+        self._reader.parts.take()
+        self._reader.read_rest(storage, gaps)
+        return self._reader.parts.take()
 
     def written(self, task: Task, checksums: Sequence[str]) -> bool:
         """Whether the target holds what a task with these checksums has written."""
@@ -89,6 +109,10 @@ class Worker:
         self._reader.close()
         while self._shards:
             os.close(self._shards.popitem()[1])
+
+    def _counted(self) -> tuple[int, int, int]:
+        counters = self._reader.counters
+        return counters.read_bytes, counters.copied_bytes, counters.fetched_bytes
 
     def _converted(self, unit: Unit) -> np.ndarray:
         """The unit's bytes; they are overwritten by the next call."""
@@ -129,9 +153,9 @@ def _write_all(file: int, data: memoryview, start: int) -> None:
         done += os.pwrite(file, data[done:], start + done)
 
 
-def memory_bound_bytes(largest_unit_bytes: int) -> int:
+def memory_bound_bytes(largest_unit_bytes: int, *, fetches: bool) -> int:
     """What a worker holds at most besides its interpreter: a unit in both types, and scratch."""
-    return 2 * largest_unit_bytes + SCRATCH_BYTES
+    return 2 * largest_unit_bytes + (2 if fetches else 1) * SCRATCH_BYTES
 
 
 def checksum(data: bytes | np.ndarray) -> str:
@@ -157,6 +181,14 @@ def write_error(path: Path, error: OSError) -> PeriodicError:
         errno.EPERM: "Choose a target in a folder that you may write to.",
         errno.EEXIST: "Choose another target, or remove that one, then go on with --resume.",
         errno.ENOTEMPTY: "Choose another target, or remove that one, then go on with --resume.",
+        errno.EBUSY: "Choose a target that is no mount point, in a folder of its file system.",
+        errno.EXDEV: "Choose a target that is no mount point, in a folder of its file system.",
+        errno.ENAMETOOLONG: "Choose a shorter name for the target.",
+        errno.EISDIR: "Remove the folder that has the name of a file, then go on with --resume.",
+        errno.ENOTDIR: "Choose a target in a folder, not below a file.",
+        errno.ENOLCK: "Choose a target on a file system that can lock files.",
+        errno.ENOTSUP: "Choose a target on a file system that can lock files.",
+        errno.ENOSYS: "Choose a target on a file system that can lock files.",
         errno.ENOENT: "Choose a target on a file system that every worker's node has.",
     }
     return PeriodicError(

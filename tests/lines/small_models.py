@@ -5,6 +5,7 @@ import torch
 
 from miles_periodic.hooks.errors import PeriodicError
 from miles_periodic.plugins.fast_resharding import reshard
+from miles_periodic.plugins.fast_resharding.worker import Worker
 
 #: A model small enough to see through, with everything that makes a conversion hard.
 CONFIG = {
@@ -77,3 +78,17 @@ def refused(match, source, target, model_folder, **options):
     with pytest.raises(PeriodicError, match=match):
         reshard(source, target, config=model_folder, **options)
     assert not target.exists()
+
+
+def leave_unfinished(source, model_folder, target, monkeypatch, num_tasks=4):
+    """A conversion that ended after the first tasks."""
+    run = Worker.run
+
+    def until(self, task):
+        if task.number >= num_tasks:
+            raise KeyboardInterrupt
+        return run(self, task)
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(Worker, "run", until)
+        reshard(source, target, config=model_folder, **IN_MANY_TASKS)

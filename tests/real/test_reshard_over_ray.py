@@ -95,3 +95,9 @@ def test_a_cluster_that_is_not_there_is_an_error_with_another_way(places, monkey
     monkeypatch.setattr(ray, "init", refuse)
     with pytest.raises(PeriodicError, match="(?s)cannot be reached.*--workers 0"):
         reshard(source, target, config=model, address="nowhere:1", **SMALL)
+
+
+def test_another_cluster_than_the_one_that_this_process_is_in_is_refused(places):
+    source, target, model = places
+    with pytest.raises(PeriodicError, match="(?s)in another Ray cluster already.*nowhere:1"):
+        reshard(source, target, config=model, address="nowhere:1", **SMALL)

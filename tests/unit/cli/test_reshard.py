@@ -61,3 +61,14 @@ def test_an_error_leaves_no_target(run, tmp_path):
     with pytest.raises(PeriodicError, match="No family"):
         run("--model-type", "qwen9")
     assert not (tmp_path / "target").exists()
+
+
+def test_an_address_without_workers_is_refused(run, tmp_path):
+    with pytest.raises(PeriodicError, match="(?s)no Ray cluster.*--workers"):
+        run("--address", "head:6379")
+    assert not (tmp_path / "target").exists()
+
+
+def test_a_pattern_that_leaves_nothing_out_is_refused(run):
+    with pytest.raises(PeriodicError, match=r"(?s)matches 'router'.*a part of .*router\.weight"):
+        run("--ignore", "router")

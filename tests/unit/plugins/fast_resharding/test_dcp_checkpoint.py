@@ -109,7 +109,15 @@ def test_two_chunks_in_one_place_are_an_error(folder):
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("offset", None), ("offset", -1), ("length", "9"), ("length", 0), ("relative_path", {})],
+    [
+        ("offset", None),
+        ("offset", -1),
+        ("length", "9"),
+        ("length", 0),
+        ("relative_path", {}),
+        ("relative_path", "../elsewhere.distcp"),
+        ("relative_path", "/elsewhere.distcp"),
+    ],
 )
 def test_a_place_that_is_none_is_an_error(name, value, folder):
     def damage(metadata):

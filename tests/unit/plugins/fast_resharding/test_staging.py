@@ -1,7 +1,9 @@
 """The folder in which a target is made: locked, gone on with, published by one rename."""
 
+import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from becoming import becomes
-from small_models import IN_MANY_TASKS, refused, same, written
+from small_models import IN_MANY_TASKS, leave_unfinished, refused, same, written
 
 from miles_periodic.cli.bench.torch_dist_writer import TorchDistWriter
 from miles_periodic.hooks.errors import PeriodicError
@@ -72,19 +74,6 @@ def test_a_run_without_resume_does_not_build_on_what_another_left(
 ):
     leave_unfinished(source, model_folder, target, monkeypatch)
     refused("(?s)unfinished.*--resume", source, target, model_folder, **IN_MANY_TASKS)
-
-
-def leave_unfinished(source, model_folder, target, monkeypatch, num_tasks=4):
-    run = Worker.run
-
-    def until(self, task):
-        if task.number >= num_tasks:
-            raise KeyboardInterrupt
-        return run(self, task)
-
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(Worker, "run", until)
-        reshard(source, target, config=model_folder, **IN_MANY_TASKS)
 
 
 def test_resume_does_again_what_was_damaged_in_between(
@@ -257,6 +246,95 @@ def test_a_full_disk_is_one_error_and_lets_the_lock_go(target):
         staging.record(done)
     with Staging(target):
         pass
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[]",
+        '{"task": 0, "checksums": 5, "sources": []}',
+        '{"task": 0, "checksums": ["x"]}',
+        '{"task": 0, "checksums": ["x"], "sources": [[["k"], []]]}',
+        '{"task": 0, "checksums": ["x"], "sources": [[["k", "f", 0, 1, 1], [["a", 1, 1]]]]}',
+    ],
+)
+def test_a_line_of_the_journal_that_says_nothing_of_a_task_does_not_count(
+    line, source, expected, model_folder, target, monkeypatch
+):
+    leave_unfinished(source, model_folder, target, monkeypatch)
+    with (staging_folder(target) / "done.jsonl").open("a", encoding="utf-8") as journal:
+        journal.write(line + "\n")
+    reshard(source, target, config=model_folder, resume=True, **IN_MANY_TASKS)
+    assert same(written(target), expected)
+
+
+def test_a_plan_that_is_none_is_begun_anew(source, expected, model_folder, target):
+    staging_folder(target).mkdir()
+    (staging_folder(target) / "plan.json").write_text("3")
+    reshard(source, target, config=model_folder, resume=True)
+    assert same(written(target), expected)
+
+
+def test_a_source_that_changes_during_the_conversion_gives_no_model(source, model_folder, target):
+    def touch(progress):
+        os.utime(source / "__1_0.distcp", ns=(7, 7))
+
+    named = r"(?s)__1_0\.distcp has changed during.*nobody writes"
+    refused(named, source, target, model_folder, on_progress=touch)
+
+
+def test_a_link_to_a_model_is_replaced_and_the_model_behind_it_stays(
+    source, expected, model_folder, target, tmp_path
+):
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "config.json").touch()
+    for _ in range(2):
+        if target.exists():
+            shutil.rmtree(target)
+        target.symlink_to("theirs")
+        # What a kill behind the second rename leaves.
+        staging_folder(target).mkdir(exist_ok=True)
+        (staging_folder(target) / "before").symlink_to(tmp_path / "theirs")
+        reshard(source, target, config=model_folder, replace=True)
+        assert same(written(target), expected) and not target.is_symlink()
+        assert (tmp_path / "theirs" / "config.json").exists()
+
+
+def test_a_target_behind_a_link_is_made_where_the_link_leads(
+    source, expected, model_folder, tmp_path
+):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "link").symlink_to("disk")
+    reshard(source, tmp_path / "link" / "target", config=model_folder)
+    assert same(written(tmp_path / "disk" / "target"), expected)
+
+
+def test_two_names_of_one_target_are_one_target(source, model_folder, tmp_path):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "link").symlink_to("disk")
+    with Staging(tmp_path / "disk" / "target"):
+        refused("being made by process", source, tmp_path / "link" / "target", model_folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [("n" * 250, "shorter name"), ("file/target", "below a file|remove that one")],
+)
+def test_a_name_that_no_target_can_have_is_an_error_with_another(
+    name, remedy, source, model_folder, tmp_path
+):
+    (tmp_path / "file").touch()
+    refused(f"(?s)cannot be written.*({remedy})", source, tmp_path / name, model_folder)
+
+
+def test_a_file_system_without_locks_is_an_error_with_another_way(
+    source, model_folder, target, monkeypatch
+):
+    def refuse(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(staging_module.fcntl, "flock", refuse)
+    refused("(?s)No locks available.*can lock files", source, target, model_folder)
 
 
 def test_what_a_kill_between_two_renames_left_has_its_name_again(target):
