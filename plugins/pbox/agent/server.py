@@ -11,15 +11,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from aiohttp import WSMsgType, web
-from pydantic import ValidationError
 
 from miles_periodic.hooks.errors import PeriodicError
-from miles_periodic.plugins.pbox.agent import commands, files, metrics
+from miles_periodic.plugins.pbox.agent import commands, files, handover, metrics
 from miles_periodic.plugins.pbox.agent.agent import Agent, make_agent
 from miles_periodic.plugins.pbox.agent.keys import AGENT, JOB
+from miles_periodic.plugins.pbox.agent.refusals import REFUSALS, parts_of, status_of
 from miles_periodic.plugins.pbox.agent.settings import AgentSettings
 from miles_periodic.plugins.pbox.limits import Limits
-from miles_periodic.plugins.pbox.outcomes import InfrastructureFailure, SandboxGone
 
 #: What one upload may have on its way before its sender is told to wait.
 READ_BYTES = 1 << 20
@@ -46,24 +45,13 @@ async def _known_job(request: web.Request, handler) -> web.StreamResponse:
 async def _errors_as_json(request: web.Request, handler) -> web.StreamResponse:
     try:
         return await handler(request)
-    except SandboxGone as error:
-        return error_response(410, error)
-    except InfrastructureFailure as error:
-        return error_response(503, error)
-    except (PeriodicError, ValidationError, ValueError, KeyError) as error:
-        return error_response(400, error)
-    except OSError as error:
-        return error_response(422, error)
+    except REFUSALS as error:
+        return error_response(status_of(error), error)
 
 
 def error_response(status: int, error: Exception) -> web.Response:
     """A problem with its parts, so that the client can raise it as it was raised here."""
-    parts = {"problem": str(error)}
-    if isinstance(error, PeriodicError):
-        parts = {"problem": error.problem, **{k: v for k, v in error.parts.items() if v}}
-    if isinstance(error, OSError):
-        parts["errno"] = error.errno
-    return web.json_response(parts, status=status)
+    return web.json_response(parts_of(error), status=status)
 
 
 async def _control(request: web.Request) -> web.WebSocketResponse:
@@ -152,6 +140,7 @@ def make_app(agent: Agent) -> web.Application:
         [
             web.get("/v1/control", _control),
             web.get("/v1/node", _node),
+            web.get("/v1/files", handover.hand_over),
             web.get("/v1/sandboxes", _list),
             web.post("/v1/sandboxes", _create),
             web.delete("/v1/sandboxes/{name}", _destroy),
