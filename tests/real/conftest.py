@@ -13,7 +13,7 @@ from pbox_agent import IMAGES
 from pbox_image import base_image, why_no_sandboxes
 
 BIN = Path(sys.executable).parent
-LIMIT_SECONDS = 900
+LIMIT_SECONDS = 2500
 
 
 @dataclass(frozen=True)
