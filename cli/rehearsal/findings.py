@@ -233,9 +233,9 @@ def sandboxes_finding(result: Result) -> Finding:
     if (found := result.sandboxes) is None:
         return Finding("Sandboxes", "not reached", "unknown")
     if found.problem:
-        return Finding("Sandboxes", f"failed, {found.problem}", "worse")
+        return Finding("Sandboxes", f"failed. {found.problem}", "worse")
     if found.reason:
-        claim = f"none, tools ran in the rollouts' own process: {found.reason}"
+        claim = f"none, tools ran in the rollouts' own process. {found.reason}"
         return Finding("Sandboxes", claim, "unknown", caution=found.remedy)
     off, on = _parts(result, "tools")
     tools = [part for part in (off, on) if part]

@@ -66,7 +66,7 @@ class Sandboxes:
             return None
         counts = _counts_of(self.environment["PBOX_ADDRESS"])
         if counts is None:
-            self.problem = "the agent ended before the run did"
+            self.problem = "The agent ended before the run did."
             return None
         started = counts["pbox_created_total"] - self._started_before
         self._started_before = counts["pbox_created_total"]
@@ -90,7 +90,7 @@ def sandboxes(image_dir: Path | None, log: Path) -> Iterator[Sandboxes]:
         _refuse_what_is_missing(image_dir is not None)
         _prepare(held, place, image_dir)
     except PeriodicError as error:
-        held.reason, held.remedy = error.problem.rstrip("."), error.parts["remedy"]
+        held.reason, held.remedy = error.problem, error.parts["remedy"]
     if held.reason:
         yield held
         return
@@ -101,13 +101,17 @@ def sandboxes(image_dir: Path | None, log: Path) -> Iterator[Sandboxes]:
 
 def _refuse_what_is_missing(wanted: bool) -> None:
     if not wanted:
-        raise PeriodicError("they were not wanted", remedy="Leave out --no-sandboxes.")
+        raise PeriodicError("Sandboxes were switched off.", remedy="Leave out --no-sandboxes.")
     if os.geteuid() != 0:
-        raise PeriodicError("they need root, for mounts and control groups",
-                            remedy="Rehearse as root to have them.")  # fmt: skip
+        raise PeriodicError(
+            "Sandboxes need root, for mounts and control groups.",
+            remedy="Rehearse as root to have them.",
+        )
     if not shutil.which("runsc"):
-        raise PeriodicError("runsc is not installed", remedy="Install gVisor; on Debian and "
-                            "Ubuntu, apt-get install runsc.")  # fmt: skip
+        raise PeriodicError(
+            "gVisor's runsc is not installed.",
+            remedy="Install gVisor; on Debian and Ubuntu, apt-get install runsc.",
+        )
 
 
 def _prepare(held: Sandboxes, place: Path, image_dir: Path) -> None:
@@ -138,7 +142,7 @@ def _try_rights(group: str) -> None:
         groups.remove()
     except OSError as error:
         raise PeriodicError(
-            f"this container may not mount, or make control groups: {error}",
+            f"This container may not mount, or make control groups: {error}.",
             remedy="Rehearse outside of it, or in a privileged one.",
         ) from error
 
@@ -170,7 +174,7 @@ def _agent(place: Path, held: Sandboxes, image_dir: Path, log: Path) -> Iterator
         if process.stdout.readline().startswith("listening at "):
             held.environment = {"PBOX_ADDRESS": address, "PBOX_TOKEN_FILE": tokens}
         else:
-            held.reason = "the agent did not start"
+            held.reason = "The agent did not start."
             held.problem = log.read_text(errors="replace").strip()[-1000:] or held.reason
         yield
     finally:

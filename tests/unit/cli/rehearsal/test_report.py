@@ -138,11 +138,14 @@ def test_sandboxes_have_their_calls_times_and_leftovers(passed, read_page):
 
 
 def test_a_rehearsal_without_sandboxes_says_why_and_what_to_do(passed, read_page):
-    passed["sandboxes"] |= {"reason": "runsc is not installed", "remedy": "Install gVisor."}
+    passed["sandboxes"] |= {
+        "reason": "gVisor's runsc is not installed.",
+        "remedy": "Install gVisor.",
+    }
     for run in passed["runs"].values():
         run["tools"] = None
     page = read_page(page_of(passed))
-    assert "own process: runsc is not installed" in page.text("h3")
+    assert "own process. gVisor's runsc is not installed." in page.text("h3")
     assert "Install gVisor." in page.text("p")
     assert "Rehearsal passed" in page.text("h1")
 

@@ -28,7 +28,10 @@ def reason_of(tmp_path, image_dir="images"):
 
 
 def test_sandboxes_that_are_not_wanted_are_not_started(able, tmp_path):
-    assert reason_of(tmp_path, None) == ("they were not wanted", "Leave out --no-sandboxes.")
+    assert reason_of(tmp_path, None) == (
+        "Sandboxes were switched off.",
+        "Leave out --no-sandboxes.",
+    )
 
 
 def test_without_root_the_tools_run_without_sandboxes(able, tmp_path, monkeypatch):
@@ -39,7 +42,7 @@ def test_without_root_the_tools_run_without_sandboxes(able, tmp_path, monkeypatc
 def test_without_runsc_the_tools_run_without_sandboxes(able, tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda program: None)
     reason, remedy = reason_of(tmp_path)
-    assert reason == "runsc is not installed" and "apt-get install runsc" in remedy
+    assert reason == "gVisor's runsc is not installed." and "apt-get install runsc" in remedy
 
 
 def test_a_container_that_may_not_mount_is_a_reason_and_no_failure(able, tmp_path, monkeypatch):
@@ -58,7 +61,7 @@ def test_a_machine_without_control_groups_is_a_reason(able, tmp_path, monkeypatc
         raise PeriodicError("No control groups here.", remedy="Mount them.")
 
     monkeypatch.setattr(cgroups, "find", missing)
-    assert reason_of(tmp_path) == ("No control groups here", "Mount them.")
+    assert reason_of(tmp_path) == ("No control groups here.", "Mount them.")
 
 
 def test_an_image_that_cannot_be_built_is_a_reason(able, tmp_path, monkeypatch):
@@ -70,7 +73,7 @@ def test_an_image_that_cannot_be_built_is_a_reason(able, tmp_path, monkeypatch):
         raise PeriodicError("apt-get has no lists.", remedy="Run apt-get update.")
 
     monkeypatch.setattr("miles_periodic.plugins.pbox.images.store.ImageStore.build", failing)
-    assert reason_of(tmp_path) == ("apt-get has no lists", "Run apt-get update.")
+    assert reason_of(tmp_path) == ("apt-get has no lists.", "Run apt-get update.")
 
 
 def test_counts_are_summed_over_labels():
