@@ -32,6 +32,10 @@ from miles_periodic.plugins.pbox.node.beneath import WorkFiles
 from miles_periodic.plugins.pbox.wire import FILES_PROTOCOL, MAX_LINE_BYTES, packed_line
 
 
+#: A connection on which nothing is asked for so long is closed: each is open files of the agent's.
+IDLE_SECONDS = 60.0
+
+
 async def hand_over(request: web.Request) -> web.StreamResponse:
     """GET …/files: speak as above until the client ends it."""
     transport = request.transport
@@ -74,7 +78,14 @@ class _Handover:
     received: bytearray = field(default_factory=bytearray)
 
     async def run(self) -> None:
-        while (asked := await self._next()) is not None:
+        """Answer until the client ends the connection, or asks for nothing for a minute."""
+        loop = asyncio.get_running_loop()
+        while True:
+            ending = loop.call_later(IDLE_SECONDS, self.connection.shutdown, socket.SHUT_RDWR)
+            asked = await self._next()
+            ending.cancel()
+            if asked is None:
+                return
             try:
                 if "read" in asked:
                     self._read(asked)

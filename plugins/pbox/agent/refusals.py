@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 from typing import Any
-
-from pydantic import ValidationError
 
 from miles_periodic.hooks.errors import PeriodicError
 from miles_periodic.plugins.pbox.outcomes import InfrastructureFailure, SandboxGone
 
 #: What a request may meet; anything else is a fault of the agent.
-REFUSALS = (PeriodicError, ValidationError, ValueError, KeyError, OSError)
+REFUSALS = (PeriodicError, ValueError, KeyError, OSError)
+#: Errors that are no fault of the path that was asked for.
+_OF_THE_NODE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
 def status_of(error: Exception) -> int:
@@ -19,7 +20,9 @@ def status_of(error: Exception) -> int:
         return 410
     if isinstance(error, InfrastructureFailure):
         return 503
-    return 422 if isinstance(error, OSError) else 400
+    if isinstance(error, OSError):
+        return 503 if error.errno in _OF_THE_NODE else 422
+    return 400
 
 
 def parts_of(error: Exception) -> dict[str, Any]:

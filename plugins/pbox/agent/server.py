@@ -11,14 +11,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 from aiohttp import WSMsgType, web
+from pydantic import ValidationError
 
 from miles_periodic.hooks.errors import PeriodicError
 from miles_periodic.plugins.pbox.agent import commands, files, handover, metrics
 from miles_periodic.plugins.pbox.agent.agent import Agent, make_agent
 from miles_periodic.plugins.pbox.agent.keys import AGENT, JOB
-from miles_periodic.plugins.pbox.agent.refusals import REFUSALS, parts_of, status_of
+from miles_periodic.plugins.pbox.agent.refusals import parts_of
 from miles_periodic.plugins.pbox.agent.settings import AgentSettings
 from miles_periodic.plugins.pbox.limits import Limits
+from miles_periodic.plugins.pbox.outcomes import InfrastructureFailure, SandboxGone
 
 #: What one upload may have on its way before its sender is told to wait.
 READ_BYTES = 1 << 20
@@ -45,8 +47,14 @@ async def _known_job(request: web.Request, handler) -> web.StreamResponse:
 async def _errors_as_json(request: web.Request, handler) -> web.StreamResponse:
     try:
         return await handler(request)
-    except REFUSALS as error:
-        return error_response(status_of(error), error)
+    except SandboxGone as error:
+        return error_response(410, error)
+    except InfrastructureFailure as error:
+        return error_response(503, error)
+    except (PeriodicError, ValidationError, ValueError, KeyError) as error:
+        return error_response(400, error)
+    except OSError as error:
+        return error_response(422, error)
 
 
 def error_response(status: int, error: Exception) -> web.Response:

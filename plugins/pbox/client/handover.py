@@ -12,6 +12,7 @@ import errno
 import json
 import os
 import socket
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +20,8 @@ from typing import Any
 from miles_periodic.plugins.pbox.client.wire_errors import raise_what_was_refused
 from miles_periodic.plugins.pbox.wire import FILES_PROTOCOL, MAX_LINE_BYTES, packed_line
 
+#: Before the agent ends a connection on which nothing was asked.
+MOST_IDLE_SECONDS = 30.0
 #: Up to here moving bytes takes about a millisecond, which an event loop can spare.
 MOST_AT_ONCE_BYTES = 4 << 20
 _HEAD_END = b"\r\n\r\n"
@@ -34,14 +37,14 @@ class Handover:
     path: str
     token: str
     is_known: bool | None = None
-    _idle: list[socket.socket] = field(default_factory=list)
+    _idle: list[tuple[float, socket.socket]] = field(default_factory=list)
 
     async def works(self) -> bool:
         """Whether the agent hands files over. Raises ConnectionError where it does not answer."""
         if self.is_known is None:
             opened = await self._opened()
             self.is_known = opened is not None
-            self._idle += [opened] if opened else []
+            self._idle += [(time.monotonic(), opened)] if opened else []
         return self.is_known
 
     @contextlib.asynccontextmanager
@@ -69,12 +72,12 @@ class Handover:
     def close(self) -> None:
         """End the connections that nothing uses."""
         while self._idle:
-            self._idle.pop().close()
+            self._idle.pop()[1].close()
 
     @contextlib.asynccontextmanager
     async def _connection(self) -> AsyncIterator[socket.socket]:
         """A connection for one file; it is kept for the next where all went well."""
-        connection = self._idle.pop() if self._idle else await self._opened()
+        connection = self._waiting() or await self._opened()
         if connection is None:
             raise ConnectionError("it no longer hands files over")
         try:
@@ -82,7 +85,18 @@ class Handover:
         except BaseException:
             connection.close()  # whatever was begun on it is dropped there
             raise
-        self._idle.append(connection)
+        self._idle.append((time.monotonic(), connection))
+
+    def _waiting(self) -> socket.socket | None:
+        """The connection that was used last, where that is not too long ago."""
+        if not self._idle:
+            return None
+        since, connection = self._idle.pop()
+        if time.monotonic() - since < MOST_IDLE_SECONDS:
+            return connection
+        connection.close()
+        self.close()  # the others are older still
+        return None
 
     async def _opened(self) -> socket.socket | None:
         """A connection that carries files; None where the agent does not take it for that."""

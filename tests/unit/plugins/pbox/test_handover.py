@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from miles_periodic.plugins.pbox.agent import server
+from miles_periodic.plugins.pbox.agent import handover, server
 from miles_periodic.plugins.pbox.client import handover as client
 from miles_periodic.plugins.pbox.client.handover import Handover
 from miles_periodic.plugins.pbox.node import beneath
@@ -101,6 +101,32 @@ def test_one_connection_carries_many_files(home):
         return len(files._idle)
 
     assert run(home, use) == 1
+
+
+def test_connections_that_nothing_was_asked_on_are_ended_before_the_agent_ends_them(
+    home, monkeypatch
+):
+    monkeypatch.setattr(client, "MOST_IDLE_SECONDS", 0.0)
+
+    async def use(agent, files):
+        for number in range(3):
+            await written(files, "turn", bytes([number]))
+        return len(files._idle), await read(files, "turn")
+
+    assert run(home, use) == (1, b"\2")
+
+
+def test_the_agent_ends_a_connection_on_which_nothing_is_asked(home, monkeypatch):
+    monkeypatch.setattr(handover, "IDLE_SECONDS", 0.05)
+
+    async def use(agent, files):
+        assert await files.works()
+        connection = files._idle.pop()[1]
+        said = await asyncio.get_running_loop().sock_recv(connection, 1)
+        connection.close()
+        return said
+
+    assert run(home, use) == b""
 
 
 def test_many_files_at_once_have_a_connection_each(home):
@@ -223,7 +249,7 @@ def test_a_client_that_says_something_else_ends_its_own_connection_only(home, li
 
     async def use(agent, files):
         assert await files.works()
-        loop, connection = asyncio.get_running_loop(), files._idle.pop()
+        loop, connection = asyncio.get_running_loop(), files._idle.pop()[1]
         await loop.sock_sendall(connection, line)
         said = await loop.sock_recv(connection, 4096)
         assert said == b"" or json.loads(said)["status"] in (400, 410)
