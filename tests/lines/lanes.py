@@ -45,6 +45,7 @@ LIGHT = {
     "tests/real/test_pbox_lifetime.py": SANDBOXES,
     "tests/real/test_pbox_nodes.py": SANDBOXES,
     "tests/real/test_pbox_oci.py": SANDBOXES,
+    "tests/real/test_pbox_over_http.py": SANDBOXES,
     "tests/real/test_pbox_rollouts.py": SANDBOXES,
     "tests/real/test_pbox_slurm.py": SANDBOXES,
     "tests/real/test_pbox_up.py": SANDBOXES,

@@ -25,10 +25,10 @@ def host(sandbox_host):
     return sandbox_host
 
 
-@pytest.fixture(scope="module", params=["handed over", "over HTTP"])
-def shared(request, host):
+@pytest.fixture(scope="module")
+def shared(host):
     with host.sandbox() as box:
-        yield box if request.param == "handed over" else box.over_http()
+        yield box
 
 
 @pytest.fixture

@@ -31,7 +31,6 @@ from miles_periodic.plugins.pbox.agent.refusals import REFUSALS, parts_of, statu
 from miles_periodic.plugins.pbox.node.beneath import WorkFiles
 from miles_periodic.plugins.pbox.wire import FILES_PROTOCOL, MAX_LINE_BYTES, packed_line
 
-
 #: A connection on which nothing is asked for so long is closed: each is open files of the agent's.
 IDLE_SECONDS = 60.0
 

@@ -16,7 +16,6 @@ from miles_periodic.hooks.errors import PeriodicError
 from miles_periodic.plugins.pbox.agent.tokens import read_token
 from miles_periodic.plugins.pbox.client.box import Box
 from miles_periodic.plugins.pbox.client.control import ControlConnection
-from miles_periodic.plugins.pbox.client.handover import Handover
 from miles_periodic.plugins.pbox.client.way import Way
 from miles_periodic.plugins.pbox.client.wire_errors import failing_as_infrastructure
 from miles_periodic.plugins.pbox.limits import Limits
@@ -116,13 +115,11 @@ async def connect(
     )
     base, make_session = _way_to(address, token)
     control, lease = await _opened(make_session, base, timeout_seconds)
-    handover = Handover(address[5:], token) if address.startswith("unix:") else None
     try:
         async with make_session() as session:
-            yield Host(Way(session, base, control, handover), lease)
+            with Way.to(address, token, session, base, control) as way:
+                yield Host(way, lease)
     finally:
-        if handover is not None:
-            handover.close()
         control.close()
         await control.closed()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,25 @@ class Way:
     base: str
     control: ControlConnection
     handover: Handover | None = None
+
+    @classmethod
+    @contextlib.contextmanager
+    def to(
+        cls,
+        address: str,
+        token: str,
+        session: aiohttp.ClientSession,
+        base: str,
+        control: ControlConnection,
+    ) -> Iterator[Way]:
+        """The way to the agent at `address`, for the block."""
+        path = address.removeprefix("unix:")
+        handover = Handover(path, token) if path != address else None
+        try:
+            yield cls(session, base, control, handover)
+        finally:
+            if handover is not None:
+                handover.close()
 
     @contextlib.asynccontextmanager
     async def asked(
