@@ -30,6 +30,7 @@ REAL = (
 SANDBOXES = "sandboxes"
 #: A few gigabytes at most. Two files read what the same ranks of Megatron found out.
 LIGHT = {
+    "tests/real/test_pbox_over_http.py": SANDBOXES,
     "tests/field/test_offloaded_training_reports.py": "offloaded training",
     "tests/real/test_losses_without_logits.py": "losses",
     "tests/real/test_megatron_saves.py": "saves",
@@ -45,7 +46,6 @@ LIGHT = {
     "tests/real/test_pbox_lifetime.py": SANDBOXES,
     "tests/real/test_pbox_nodes.py": SANDBOXES,
     "tests/real/test_pbox_oci.py": SANDBOXES,
-    "tests/real/test_pbox_over_http.py": SANDBOXES,
     "tests/real/test_pbox_rollouts.py": SANDBOXES,
     "tests/real/test_pbox_slurm.py": SANDBOXES,
     "tests/real/test_pbox_up.py": SANDBOXES,
