@@ -27,7 +27,7 @@ PLACES = Path("/run/pbox")
 _AGENT = "from miles_periodic.cli.main import main; main()"
 STOP_SECONDS = 20.0
 #: A job's sandboxes are gone within a second of its end; a busy machine is given longer.
-GONE_SECONDS = 20.0
+GONE_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,7 @@ def _group(place: Path) -> str:
 @contextmanager
 def _agent(place: Path, held: Sandboxes, image_dir: Path, log: Path) -> Iterator[None]:
     """The agent as a child that ends when this process does, however that ends."""
-    place.mkdir(parents=True, mode=0o700)
+    place.mkdir(parents=True, mode=0o700, exist_ok=True)
     address, tokens = f"unix:{place}/socket", f"{place}/tokens"
     with log.open("wb") as errors:
         process = subprocess.Popen(

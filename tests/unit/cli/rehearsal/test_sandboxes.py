@@ -8,7 +8,7 @@ import shutil
 import pytest
 
 from miles_periodic.cli.rehearsal import sandboxes as module
-from miles_periodic.cli.rehearsal.sandboxes import left_at, read_metrics, sandboxes
+from miles_periodic.cli.rehearsal.sandboxes import Sandboxes, left_at, read_metrics, sandboxes
 from miles_periodic.hooks.errors import PeriodicError
 from miles_periodic.plugins.pbox.node import cgroups
 
@@ -74,6 +74,12 @@ def test_an_image_that_cannot_be_built_is_a_reason(able, tmp_path, monkeypatch):
 
     monkeypatch.setattr("miles_periodic.plugins.pbox.images.store.ImageStore.build", failing)
     assert reason_of(tmp_path) == ("apt-get has no lists.", "Run apt-get update.")
+
+
+def test_an_agent_that_no_longer_answers_is_a_problem_and_no_count(tmp_path):
+    found = Sandboxes(environment={"PBOX_ADDRESS": f"unix:{tmp_path}/socket"})
+    assert found.count() is None
+    assert found.problem == "The agent ended before the run did."
 
 
 def test_counts_are_summed_over_labels():
