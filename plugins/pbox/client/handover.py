@@ -13,7 +13,7 @@ import json
 import os
 import socket
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,8 +22,8 @@ from miles_periodic.plugins.pbox.wire import FILES_PROTOCOL, MAX_LINE_BYTES, pac
 
 #: Before the agent ends a connection on which nothing was asked.
 MOST_IDLE_SECONDS = 30.0
-#: Up to here moving bytes takes about a millisecond, which an event loop can spare.
-MOST_AT_ONCE_BYTES = 4 << 20
+#: Moving so many takes about a millisecond, which an event loop can spare.
+PIECE_BYTES = 4 << 20
 _HEAD_END = b"\r\n\r\n"
 
 
@@ -176,43 +176,46 @@ async def _readable(connection: socket.socket) -> None:
 
 async def fill(descriptor: int, data: bytes) -> None:
     """Write all of `data`."""
-    await _moved(_write, len(data), descriptor, data)
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view[:PIECE_BYTES]) :]
+        if view:
+            await asyncio.sleep(0)  # others have their turn
 
 
 async def content(descriptor: int, num_bytes: int) -> bytes:
     """The first `num_bytes` of a file. Raises OSError where it no longer has them."""
-    return await _moved(_read, num_bytes, descriptor, num_bytes)
+    pieces, left = [], num_bytes
+    while left:
+        pieces.append(os.read(descriptor, min(left, PIECE_BYTES)) or _shrank())
+        left -= len(pieces[-1])
+        if left:
+            await asyncio.sleep(0)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 async def copy(source: int, target: int, num_bytes: int) -> None:
     """The first `num_bytes` of one file into another. Raises OSError where it has fewer."""
-    await _moved(_copy, num_bytes, source, target, num_bytes)
-
-
-async def _moved(move, num_bytes: int, *operands: Any) -> Any:
-    if num_bytes <= MOST_AT_ONCE_BYTES:
-        return move(*operands)
-    return await asyncio.to_thread(move, *operands)
-
-
-def _write(descriptor: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]
-
-
-def _read(descriptor: int, num_bytes: int) -> bytes:
-    data = os.read(descriptor, num_bytes)
-    while len(data) < num_bytes:
-        piece = os.read(descriptor, num_bytes - len(data))
-        data += piece or _shrank()
-    return data
-
-
-def _copy(source: int, target: int, num_bytes: int) -> None:
     position = 0
     while position < num_bytes:
-        position += os.sendfile(target, source, position, num_bytes - position) or _shrank()
+        count = min(num_bytes - position, PIECE_BYTES)
+        sending = asyncio.to_thread(os.sendfile, target, source, position, count)
+        position += await _ended(sending) or _shrank()
+
+
+async def _ended(work: Awaitable[int]) -> int:
+    """What a thread comes to. Whoever gives up still waits for its end: until then it uses
+    descriptors of theirs, which after a close may be another file's.
+    """
+    task, given_up = asyncio.ensure_future(work), None
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError as error:
+            given_up = error
+    if given_up is not None:
+        raise given_up
+    return task.result()
 
 
 def _shrank() -> Any:

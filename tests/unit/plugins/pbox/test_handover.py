@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import socket
+import threading
 from collections import Counter
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -68,7 +69,7 @@ def run(home, use, **options):
         async with handing(home, **options) as (agent, files):
             return await use(agent, files)
 
-    return asyncio.run(asyncio.wait_for(whole(), 30))
+    return asyncio.run(asyncio.wait_for(whole(), 120))
 
 
 async def written(files, path, data, mode=0o644):
@@ -81,7 +82,7 @@ async def read(files, path):
         return await client.content(*opened)
 
 
-@pytest.mark.parametrize("num_bytes", [0, 1, MIB + 1, client.MOST_AT_ONCE_BYTES + 1])
+@pytest.mark.parametrize("num_bytes", [0, 1, MIB + 1, 2 * client.PIECE_BYTES + 1])
 def test_a_file_goes_in_and_comes_out_as_it_was(home, num_bytes):
     data = os.urandom(num_bytes)
 
@@ -229,6 +230,40 @@ def test_a_sandbox_that_ended_while_its_file_was_written_takes_none(home):
 
     run(home, use)
     assert os.listdir(home / "files") == os.listdir(home / "staged") == []
+
+
+@pytest.mark.parametrize("num_bytes", [0, 1, 2 * client.PIECE_BYTES + 1])
+def test_a_file_is_copied_into_another(tmp_path, num_bytes):
+    data = os.urandom(num_bytes)
+    (tmp_path / "from").write_bytes(data)
+    with (tmp_path / "from").open("rb") as source, (tmp_path / "to").open("wb") as target:
+        asyncio.run(client.copy(source.fileno(), target.fileno(), num_bytes))
+    assert (tmp_path / "to").read_bytes() == data
+
+
+def test_a_copy_that_is_given_up_no_longer_uses_its_files(monkeypatch):
+    """A thread cannot be stopped, and the number of a closed file is soon another one's."""
+    begun, may_end, ended = threading.Event(), threading.Event(), []
+
+    def slow(*operands):
+        begun.set()
+        assert may_end.wait(120)
+        ended.append(True)
+        return 1
+
+    async def use():
+        copying = asyncio.ensure_future(client.copy(0, 1, 5))
+        await asyncio.to_thread(begun.wait, 120)
+        for _ in range(3):
+            copying.cancel()
+            await asyncio.sleep(0)
+        assert not copying.done()
+        may_end.set()
+        await asyncio.wait({copying})
+        return copying.cancelled(), list(ended)
+
+    monkeypatch.setattr(os, "sendfile", slow)
+    assert asyncio.run(use()) == (True, [True])
 
 
 def test_a_file_that_becomes_shorter_is_an_error_and_no_short_file(home):
