@@ -8,18 +8,26 @@ SANDBOXES := runsc bubblewrap slurm-wlm munge skopeo umoci
 SUDO := $(shell [ "$$(id -u)" = 0 ] || command -v sudo)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup rehearse test sandboxes unit lint docs site lock clean
+.PHONY: help setup rehearse test runsc sandboxes unit lint docs site lock clean
 
 help: ## Show what there is
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
 
 setup: $(READY) ## Make .venv with the whole CPU stack (about 8 GB, a few minutes)
 
-rehearse: $(READY) ## Run the whole loop on this machine's CPU, features off and on, with a report
-	$(BIN)/periodic --plugins periodic rehearse --report rehearsal/report.html --json rehearsal/result.json
+rehearse: $(READY) runsc ## Run the whole loop on this machine's CPU, features off and on, with a report
+	$(BIN)/periodic --plugins periodic rehearse --report rehearsal/report.html --json rehearsal/result.json --image-dir .cache/pbox/images
 
 test: $(READY) sandboxes lint ## Run every test
 	$(BIN)/pytest --numprocesses 2
+
+runsc: # gVisor for the rehearsal's tools, where it can be had: only root has sandboxes
+	@if [ "$$(id -u)" = 0 ] && ! command -v runsc >/dev/null && command -v apt-get >/dev/null; then \
+	  echo "installing the Debian package runsc"; \
+	  apt-get update -qq; \
+	  apt-get install -y -qq --no-install-recommends runsc \
+	    || echo "runsc is not installed: the rehearsal's tools run without sandboxes"; \
+	fi
 
 sandboxes: ## Install what the tests of sandboxes run: gVisor, bubblewrap, Slurm, skopeo, umoci
 	@missing=; for name in $(SANDBOXES); do dpkg -s $$name >/dev/null 2>&1 || missing="$$missing $$name"; done; \

@@ -39,14 +39,14 @@ async def agent(input: GenerateFnInput) -> GenerateFnOutput:
     """`agentic_tool_call.generate` of Miles, with the agent of --custom-agent-function-path."""
     from miles.rollout.generate_hub.agentic_tool_call import generate
 
-    return await _played(generate, input)
+    return await played(generate, input)
 
 
 async def multi_turn(input: GenerateFnInput) -> GenerateFnOutput:
     """`multi_turn.generate` of Miles, with the tools of --generate-execute-tool-function-path."""
     from miles.rollout.generate_hub.multi_turn import generate
 
-    return await _played(generate, input)
+    return await played(generate, input)
 
 
 def _agent_arguments(parser: ArgumentParser) -> None:
@@ -65,7 +65,7 @@ agent.add_arguments = _agent_arguments
 multi_turn.add_arguments = _multi_turn_arguments
 
 
-async def _played(
+async def played(
     generate: Callable[[GenerateFnInput], Awaitable[GenerateFnOutput]], input: GenerateFnInput
 ) -> GenerateFnOutput:
     """The output of the first try whose ground held, or the sample aborted.

@@ -10,14 +10,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from miles_periodic.cli.bench.plots import Row, draw, quantile
 from miles_periodic.cli.pbox.target import DEFAULT_IMAGE_DIR, ImageDir, needing_the_extra
+from miles_periodic.cli.rehearsal.whole_file import check_writable, write_whole
 
 if TYPE_CHECKING:
     from miles_periodic.plugins.pbox.client.box import Box
@@ -32,6 +34,17 @@ GOALS_MS = {
     "start without a pool": "300, 500",
     "all of a killed job's 4 sandboxes gone": "1000",
 }
+ROUND_TRIP = "1 MiB up and down"
+ROUND_TRIP_OVER_HTTP = "1 MiB up and down over HTTP"
+#: What is drawn together.
+OPERATIONS = {
+    "from the pool": ("claim", "first command", "claim + first command"),
+    "without a pool": ("start without a pool", "start without a pool + first command"),
+    "a sandbox that runs": ("command", "python command", "destroy"),
+    "beside it": ("a plain process", "bwrap", "runsc exec", "1 MiB up and down by runsc exec"),
+    "at the end of a job": ("all of a killed job's 4 sandboxes gone",),
+}
+OPERATIONS_FILE, NUMBERS_FILE = "pbox-operations.svg", "pbox-numbers.svg"
 
 
 @dataclass(slots=True)
@@ -60,12 +73,6 @@ class Times:
         ]  # fmt: skip
 
 
-def quantile(values: list[float], share: float) -> float:
-    """The smallest value that `share` of them do not exceed."""
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
-
-
 def pbox_command(
     sandboxes: Annotated[
         str, typer.Option(metavar="N,N", help="How many sandboxes there are at once.")
@@ -75,6 +82,10 @@ def pbox_command(
     cycles: Annotated[
         int, typer.Option(metavar="N", help="Also start and destroy so many, and count the rest.")
     ] = 0,
+    plots: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Also draw every measurement, as SVG files in here."),
+    ] = None,
     image_dir: ImageDir = DEFAULT_IMAGE_DIR,
     json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -83,6 +94,8 @@ def pbox_command(
     Needs root and runsc; builds the image `base` where it is missing. Milliseconds. Exits with 1
     where cycles left something behind.
     """
+    if plots is not None:
+        check_writable(plots / OPERATIONS_FILE, "--plots")
     from miles_periodic.cli.bench.table import show
 
     with needing_the_extra():
@@ -91,15 +104,18 @@ def pbox_command(
     if not any("base" in image.names for image in store.all()):
         store.build("base")
     numbers = [int(number) for number in sandboxes.split(",")]
-    result = asyncio.run(_measure(numbers, repeats, platform, image_dir, cycles))
+    times, facts = asyncio.run(_measure(numbers, repeats, platform, image_dir, cycles))
+    result = {"rows": times.rows(), **facts}
     show("What a sandbox costs", result, json_output)
+    for name, picture in pictures(times, numbers).items() if plots is not None else ():
+        write_whole(plots / name, picture, "--plots")
     if result.get("left_behind"):
         raise typer.Exit(1)
 
 
 async def _measure(
     numbers: list[int], repeats: int, platform: str, image_dir: Path, cycles: int
-) -> dict[str, Any]:
+) -> tuple[Times, dict[str, Any]]:
     times, facts = Times(), {"load_before": os.getloadavg()[0], "cpus": os.cpu_count()}
     with tempfile.TemporaryDirectory(prefix="pbox-bench-") as folder:
         async with _agent(Path(folder), platform, image_dir, "--warm", "base=3") as host:
@@ -114,7 +130,30 @@ async def _measure(
         for _ in range(3):
             times.note("all of a killed job's 4 sandboxes gone", await _killed_job(
                 Path(folder), platform, image_dir))  # fmt: skip
-    return {"rows": times.rows(), **facts, "load_after": os.getloadavg()[0]}
+    return times, {**facts, "load_after": os.getloadavg()[0]}
+
+
+def pictures(times: Times, numbers: list[int]) -> dict[str, str]:
+    """SVG by file name: each operation, and those whose cost may grow with the sandboxes."""
+    by_number = [
+        (each, [_row(times, f"{each}, of {number}", f"of {number}") for number in numbers])
+        for each in (ROUND_TRIP, ROUND_TRIP_OVER_HTTP, "command")
+    ]
+    operations = [
+        (name, [row for each in of_group if (row := _row(times, each, each))])
+        for name, of_group in OPERATIONS.items()
+    ]
+    return {
+        OPERATIONS_FILE: draw("What a sandbox costs", operations),
+        NUMBERS_FILE: draw("Where so many sandboxes live", by_number),
+    }
+
+
+def _row(times: Times, name: str, label: str) -> Row | None:
+    if name not in times.of:
+        return None
+    goal = GOALS_MS.get(name, "").partition(",")[0]
+    return Row(label, times.of[name], float(goal) if goal else None)
 
 
 @contextlib.asynccontextmanager
@@ -187,19 +226,27 @@ async def _crowd(host: Host, times: Times, number: int, repeats: int) -> dict[st
     data = os.urandom(MIB)
     for turn in range(repeats):
         box = boxes[turn % number]
-        await times.take(f"1 MiB up and down, of {number}", _there_and_back(box, data))
+        await times.take(f"{ROUND_TRIP}, of {number}", _there_and_back(box, data))
+        over_http = _there_and_back(box.over_http(), data)
+        await times.take(f"{ROUND_TRIP_OVER_HTTP}, of {number}", over_http)
         await times.take(f"command, of {number}", box.exec(ECHO))
-    started = time.perf_counter()
-    await asyncio.gather(*(_there_and_back(box, data) for box in boxes for _ in range(3)))
-    transfer_seconds = time.perf_counter() - started
-    started = time.perf_counter()
-    await asyncio.gather(*(box.exec(ECHO) for box in boxes))
-    command_seconds = time.perf_counter() - started
+    transfer_seconds = await _together(_there_and_back(x, data) for x in boxes for _ in range(3))
+    http_seconds = await _together(
+        _there_and_back(box.over_http(), data) for box in boxes for _ in range(3)
+    )
+    command_seconds = await _together(box.exec(ECHO) for box in boxes)
     await asyncio.gather(*(box.close() for box in boxes))
     return {
         f"MiB_per_second_of_{number}_clients": 6 * number / transfer_seconds,
+        f"MiB_per_second_of_{number}_clients_over_HTTP": 6 * number / http_seconds,
         f"commands_per_second_of_{number}_clients": number / command_seconds,
     }
+
+
+async def _together(works: Iterable[Awaitable[Any]]) -> float:
+    started = time.perf_counter()
+    await asyncio.gather(*works)
+    return time.perf_counter() - started
 
 
 async def _come_and_go(host: Host, folder: Path, cycles: int) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 command, environment_check, workspace, whole_file, progress
     the options and the order of things; what must be there; a folder, a lock, nothing left behind
+sandboxes
+    what the rollouts' tools run in, or why in nothing
 one_run
     one training run under the roll call, ended on every exit
 measurements, packing, assemble

@@ -12,6 +12,7 @@ from typing import Any
 from miles_periodic.cli.rehearsal.measurements import (
     measure_prefixes,
     measure_routes,
+    measure_tools,
     measure_training,
     prove_equal,
     read_records,
@@ -19,6 +20,7 @@ from miles_periodic.cli.rehearsal.measurements import (
 )
 from miles_periodic.cli.rehearsal.one_run import Outcome
 from miles_periodic.cli.rehearsal.packing import measure_packing
+from miles_periodic.cli.rehearsal.sandboxes import Sandboxes
 from miles_periodic.compat.cpu.catalog import STAND_INS
 from miles_periodic.compat.cpu.flags import CpuRun
 from miles_periodic.compat.cpu.tiny_model import TinyModel
@@ -44,7 +46,13 @@ NOTES = (
 
 
 def make_result(
-    plan: Plan, outcomes: Iterable[Outcome], shape: CpuRun, *, command: str, seconds: float
+    plan: Plan,
+    outcomes: Iterable[Outcome],
+    shape: CpuRun,
+    boxes: Sandboxes,
+    *,
+    command: str,
+    seconds: float,
 ) -> Result:
     """The whole result of a rehearsal, also of one that failed on the way."""
     runs: dict[str, Any] = {}
@@ -58,7 +66,7 @@ def make_result(
         except PeriodicError as error:
             problems.append(f"features {outcome.name}: {error}")
     proof = prove_equal(records["off"], records["on"]) if {"off", "on"} <= records.keys() else None
-    checks = _checks(runs, proof, problems, shape)
+    checks = _checks(runs, proof, problems, shape) + sandbox_checks(runs, boxes)
     return {
         "schema": 1,
         "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -71,6 +79,7 @@ def make_result(
         "stand_ins": [{"name": s.name, "module": s.module, "why": s.why} for s in STAND_INS],
         "notes": list(NOTES),
         "proof": proof,
+        "sandboxes": boxes.to_json(),
         "runs": runs,
     }
 
@@ -91,7 +100,14 @@ def _run(outcome: Outcome, records: list, shape: CpuRun) -> dict[str, Any]:
         "training": {"per_step": measure_training(records)},
         "weight_versions": sorted({r["weight_version"] for r in requests}),
         "never_consulted": outcome.never_consulted,
+        "tools": _tools(outcome, records) if shape.tools else None,
     }
+
+
+def _tools(outcome: Outcome, records: list) -> dict[str, Any]:
+    counted = outcome.sandboxes
+    of_agent = {"sandboxes": counted.started, "left": counted.left} if counted else {}
+    return measure_tools(records) | of_agent
 
 
 def _checks(
@@ -123,6 +139,28 @@ def _checks(
     idle = on["never_consulted"]
     checks.append(_check("Every binding was consulted", not idle, ", ".join(idle) or "all of them"))
     return checks
+
+
+def sandbox_checks(runs: dict[str, Any], boxes: Sandboxes) -> list[dict[str, Any]]:
+    """What must hold of the sandboxes; no check where none can be had here."""
+    name = "Every tool call was answered in a sandbox"
+    if boxes.problem:
+        return [_check(name, False, boxes.problem)]
+    if boxes.reason:
+        return []
+    tools = [run["tools"] for run in runs.values()]
+    num_calls, num_wrong = (sum(t[key] for t in tools) for key in ("calls", "wrong"))
+    num_started, num_left = (sum(t.get(key, 0) for t in tools) for key in ("sandboxes", "left"))
+    failures = [failure for t in tools for failure in t["failures"]]
+    answered = num_calls > 0 and not num_wrong and not failures
+    detail = f"{num_calls} calls in {num_started} sandboxes, {num_wrong} with another answer than "
+    detail += f"the calculator's, {len(failures)} failures of the infrastructure"
+    left = [f"{num_left} sandboxes after the runs"] * bool(num_left) + boxes.left
+    kept = "no process, mount, control group or file"
+    return [
+        _check(name, answered, "; ".join([detail, *failures[:1]])),
+        _check("No sandbox is left", not left, ", ".join(left) or kept),
+    ]
 
 
 def _check(name: str, passed: bool, detail: str) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from miles_periodic.cli.rehearsal.quantities import (
     bytes_text,
     change_text,
     count_text,
+    milliseconds_text,
     ratio_text,
     seconds_text,
     share_text,
@@ -225,6 +226,27 @@ def proof_finding(result: Result) -> Finding:
         return Finding("Training data", claim, "same")
     different = [name for name, equal in proof.fields.items() if not equal]
     return Finding("Training data", f"different in {', '.join(different) or 'some field'}", "worse")
+
+
+def sandboxes_finding(result: Result) -> Finding:
+    """Whether the tools ran in sandboxes, and what a call took."""
+    if (found := result.sandboxes) is None:
+        return Finding("Sandboxes", "not reached", "unknown")
+    if found.problem:
+        return Finding("Sandboxes", f"failed. {found.problem}", "worse")
+    if found.reason:
+        claim = f"none, tools ran in the rollouts' own process. {found.reason}"
+        return Finding("Sandboxes", claim, "unknown", caution=found.remedy)
+    off, on = _parts(result, "tools")
+    tools = [part for part in (off, on) if part]
+    failed = sum(len(part.failures) + part.wrong for part in tools)
+    left = sum(part.left or 0 for part in tools) + len(found.left)
+    calls = _plural(sum(part.calls for part in tools), "tool call")
+    boxes = _plural(sum(part.sandboxes or 0 for part in tools), "sandbox", "sandboxes")
+    claim = f"{calls} in {boxes}, {failed or 'none'} failed, {left or 'none'} left"
+    times = [milliseconds_text(part.seconds_p50) if part else NOT_MEASURED for part in (off, on)]
+    outcome = "worse" if failed or left else "same"
+    return Finding("Sandboxes", claim, outcome, *times, "median time of a tool call")
 
 
 #: What a rehearsal measures of a feature; a feature that is not here has no measurement yet.

@@ -1,9 +1,10 @@
-"""What the meter wrote, read back as numbers: routes, prefixes, training, and the proof."""
+"""What the meter wrote, read back as numbers: routes, prefixes, training, tools, and the proof."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -158,6 +159,21 @@ def measure_training(records: Iterable[Record]) -> list[dict[str, float]]:
         for name, keys in wanted.items():
             entry.update((name, metrics[key]) for key in keys if key in metrics)
     return [{"step": step, **per_step[step]} for step in sorted(per_step)]
+
+
+def measure_tools(records: Iterable[Record]) -> dict[str, Any]:
+    """Calls of the rollouts' tool: how many, their seconds, wrong answers and failures."""
+    calls = [record for record in records if record["kind"] == "tool_call"]
+    answered = [call for call in calls if "failure" not in call]
+    seconds = sorted(call["seconds"] for call in answered)
+    return {
+        "calls": len(answered),
+        "wrong": sum(bool(call["wrong"]) for call in answered),
+        "failures": [call["failure"] for call in calls if "failure" in call],
+        "seconds_p50": statistics.median(seconds) if seconds else None,
+        "seconds_p90": seconds[int(0.9 * (len(seconds) - 1))] if seconds else None,
+        "seconds_most": seconds[-1] if seconds else None,
+    }
 
 
 FIELDS = {

@@ -6,12 +6,13 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from miles_periodic.cli.launch import RAY_JOB_CONFIG, end_on_failure, manifest_of, run_environment
+from miles_periodic.cli.rehearsal.sandboxes import Count
 from miles_periodic.cli.selected import Selected
 from miles_periodic.compat.cpu.environment import cpu_environment
 from miles_periodic.compat.cpu.flags import CpuRun, miles_flags
@@ -26,7 +27,10 @@ Phase = dict[str, Any]
 
 @dataclass(slots=True)
 class Outcome:
-    """What one run left: its status, its phases, the roll, and where its records are."""
+    """What one run left: its status, its phases, the roll, and where its records are.
+
+    sandboxes: what the rehearsal counts of them when the run is over.
+    """
 
     name: str
     features: list[str]
@@ -38,6 +42,7 @@ class Outcome:
     problems: list[str] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
     never_consulted: list[str] = field(default_factory=list)
+    sandboxes: Count | None = None
 
     @property
     def log(self) -> Path:
@@ -58,12 +63,14 @@ def run_once(
     ray: Path,
     shape: CpuRun,
     on_phase: Callable[[Phase], None],
+    environment: Mapping[str, str] | None = None,
 ) -> Outcome:
     """Train the tiny model once with `selected` features; never raises for a failed run.
 
     folder: is made; holds the log, the meter's records and what Miles writes. ray: where Ray keeps
     its sockets, a short path. on_phase: is called
-    for each phase that begins (seconds < 0) and ends, on another thread.
+    for each phase that begins (seconds < 0) and ends, on another thread. environment: variables
+    that its processes have besides.
     """
     outcome = Outcome(name, [feature.slug for feature in selected.features], folder)
     outcome.records.mkdir(parents=True)
@@ -82,7 +89,9 @@ def run_once(
     began = time.monotonic()
     try:
         with roll_call:
-            outcome.status = _run(roll_call, selected, outcome, model, ray, shape)
+            outcome.status = _run(
+                roll_call, selected, outcome, model, ray, shape, environment or {}
+            )
             _take_roll(roll_call, outcome)
     finally:
         left = end_processes(roll_call.run_id)
@@ -99,6 +108,7 @@ def _run(
     model: Path,
     ray: Path,
     shape: CpuRun,
+    variables: Mapping[str, str],
 ) -> int:
     manifest = manifest_of(
         roll_call,
@@ -108,7 +118,7 @@ def _run(
         ends_with_launcher=True,
     )
     inherited = {k: v for k, v in os.environ.items() if k not in ("RAY_ADDRESS", RAY_JOB_CONFIG)}
-    environment = run_environment(manifest, {**inherited, **cpu_environment()})
+    environment = run_environment(manifest, {**inherited, **cpu_environment(), **variables})
     driver = [sys.executable, "-m", "miles_periodic.compat.cpu.run"]
     command = [*driver, str(shape.num_gpus), str(ray), *miles_flags(model, outcome.folder, shape)]
     with outcome.log.open("wb") as log:

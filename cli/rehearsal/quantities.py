@@ -42,6 +42,11 @@ def seconds_text(seconds: float | None) -> str:
     return f"{minutes} min {rest:02d} s"
 
 
+def milliseconds_text(seconds: float | None) -> str:
+    """A short duration: `4.7 ms`, `41 ms`."""
+    return NOT_MEASURED if seconds is None else f"{_three_digits_at_most(1e3 * seconds)} ms"
+
+
 def time_text(moment: str) -> str:
     """A moment in ISO 8601 as `2026-11-30 04:00 UTC`; anything else as it stands."""
     try:
@@ -86,6 +91,10 @@ def change_text(before: float, after: float, less: str, more: str, tolerance: fl
 
 def _percent(share: float) -> str:
     return f"{100 * share:.0f} %" if share >= 0.01 else "under 1 %"
+
+
+def _three_digits_at_most(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 10 else f"{value:.1f}"
 
 
 def _three_digits(value: float) -> str:

@@ -49,6 +49,7 @@ def _body(result: Result) -> Markup:
         sections.savings(result),
         sections.proof(result),
         sections.pictures(result),
+        sections.sandboxes(result),
         sections_plan.plan(result),
         sections.processes(result),
         sections_plan.stand_ins(result),

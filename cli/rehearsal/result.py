@@ -174,6 +174,36 @@ class Training(_Part):
     per_step: tuple[TrainingStep, ...] = ()
 
 
+class Tools(_Part):
+    """Calls of the rollouts' tool that were answered, and the sandboxes that answered them.
+
+    wrong: answers other than the calculator's. left: sandboxes that outlived the run.
+    """
+
+    calls: int
+    wrong: int = 0
+    failures: tuple[str, ...] = ()
+    seconds_p50: FiniteFloat | None = None
+    seconds_p90: FiniteFloat | None = None
+    seconds_most: FiniteFloat | None = None
+    sandboxes: int | None = None
+    left: int | None = None
+
+
+class Sandboxes(_Part):
+    """Where tools ran. reason: why there were no sandboxes; empty where there were.
+
+    left: what was there of them when the rehearsal had ended its agent.
+    """
+
+    reason: str = ""
+    remedy: str = ""
+    problem: str = ""
+    platform: str = ""
+    version: str = ""
+    left: tuple[str, ...] = ()
+
+
 class Run(_Part):
     """One pass over the same work, with some features on."""
 
@@ -187,6 +217,7 @@ class Run(_Part):
     training: Training | None = None
     weight_versions: tuple[str, ...] = ()
     never_consulted: tuple[str, ...] = ()
+    tools: Tools | None = None
 
     def seconds_by_phase(self) -> dict[str, float]:
         """Seconds per phase name, over all steps, in the order of first occurrence."""
@@ -216,6 +247,7 @@ class Result(_Part):
     stand_ins: tuple[StandIn, ...] = ()
     notes: tuple[str, ...] = ()
     proof: Proof | None = None
+    sandboxes: Sandboxes | None = None
     runs: Runs = Runs()
 
     @property

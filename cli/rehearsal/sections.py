@@ -10,6 +10,7 @@ from miles_periodic.cli.rehearsal.charts_traffic import prefix_picture, routes_p
 from miles_periodic.cli.rehearsal.findings import (
     Finding,
     proof_finding,
+    sandboxes_finding,
     saved_by_feature,
     verdict_sentence,
 )
@@ -17,11 +18,19 @@ from miles_periodic.cli.rehearsal.json_words import machine_facts
 from miles_periodic.cli.rehearsal.markup import Child, Markup, element, table
 from miles_periodic.cli.rehearsal.quantities import (
     count_text,
+    milliseconds_text,
     number_text,
     seconds_text,
     time_text,
 )
-from miles_periodic.cli.rehearsal.result import METRICS, Check, Process, Result, TrainingStep
+from miles_periodic.cli.rehearsal.result import (
+    METRICS,
+    Check,
+    Process,
+    Result,
+    Tools,
+    TrainingStep,
+)
 
 
 def section(name: str, title: str, *content: Child) -> Markup:
@@ -171,6 +180,50 @@ def pictures(result: Result) -> Markup:
         processes_picture(result),
     ]
     return section("pictures", "In pictures", hatching(), element("div", drawings, class_="grid"))
+
+
+def sandboxes(result: Result) -> Markup:
+    """Where the rollouts' tools ran, and what that took and left."""
+    finding, found = sandboxes_finding(result), result.sandboxes
+    lines: list[Child] = [element("h3", finding.sentence)]
+    if finding.caution:
+        lines.append(element("p", element("strong", "What to do: "), finding.caution))
+    if found and found.version and not found.reason:
+        words = f"runsc {found.version}, platform {found.platform}, an agent of the rehearsal's own"
+        lines.append(element("p", words, class_="quiet"))
+    runs = [run for run in RUNS if (part := getattr(result.runs, run)) and part.tools]
+    if runs:
+        columns = [_tools_column(getattr(result.runs, run).tools) for run in runs]
+        rows: list[list[Child]] = [
+            [what, *cells] for what, *cells in zip(_TOOLS, *columns, strict=True)
+        ]
+        head: list[Child] = ["", *(RUN_NAMES[run] for run in runs)]
+        lines.append(table("Tool calls of the rollouts", head, rows, {1, 2}, class_="cards"))
+    return section("sandboxes", "Sandboxes", element("div", lines, class_="card top"))
+
+
+_TOOLS = (
+    "sandboxes",
+    "tool calls answered",
+    "answers other than the calculator's",
+    "failures of the infrastructure",
+    "median time of a call",
+    "90 % of calls took at most",
+    "slowest call",
+    "sandboxes left",
+)
+
+
+def _tools_column(tools: Tools) -> list[Child]:
+    times = (tools.seconds_p50, tools.seconds_p90, tools.seconds_most)
+    return [
+        count_text(tools.sandboxes),
+        count_text(tools.calls),
+        count_text(tools.wrong),
+        count_text(len(tools.failures)),
+        *map(milliseconds_text, times),
+        count_text(tools.left),
+    ]
 
 
 def _applied_text(process: Process) -> str:

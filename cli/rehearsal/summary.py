@@ -18,6 +18,7 @@ from miles_periodic.cli.rehearsal.findings import (
     processes_finding,
     proof_finding,
     routes_finding,
+    sandboxes_finding,
     saved_by_feature,
     time_finding,
     verdict_sentence,
@@ -125,6 +126,7 @@ def _comparisons(result: Result) -> tuple[Finding, ...]:
         packing_finding(result),
         time_finding(result),
         proof_finding(result),
+        sandboxes_finding(result),
     )
 
 

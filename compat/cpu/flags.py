@@ -24,6 +24,8 @@ class CpuRun:
     save_interval: rollouts from one checkpoint to the next; None for none.
     load: a folder with checkpoints to go on from; None starts with the model's weights.
     recorded: the folder of a run whose rollouts are trained on again, without any server.
+    tools: the path of a function of Miles's kind that runs the calculator as a program; empty for
+        the rollout's own process.
     """
 
     num_rollouts: int = 2
@@ -39,6 +41,7 @@ class CpuRun:
     save_interval: int | None = None
     load: Path | None = None
     recorded: Path | None = None
+    tools: str = ""
     seed: int = 1234
 
     @property
@@ -55,6 +58,11 @@ class CpuRun:
 def prompts_file(work_folder: Path) -> Path:
     """Where the flags look for the prompts (game.write_prompts)."""
     return work_folder / "prompts.jsonl"
+
+
+def tools_file(work_folder: Path) -> Path:
+    """Where the flags of a run with tools look for their function (game.write_tools)."""
+    return work_folder / "tools.yaml"
 
 
 def checkpoints_folder(work_folder: Path) -> Path:
@@ -114,11 +122,21 @@ def _loop_flags(work_folder: Path, run: CpuRun) -> list[str]:
         --n-samples-per-prompt {run.samples_per_prompt} --global-batch-size {run.num_samples}
         --prompt-data {prompts_file(work_folder)} --input-key prompt --label-key label
         --rollout-temperature 1.0 --rollout-max-response-len 256 --rollout-seed {run.seed}
-        --custom-generate-function-path {GAME}.generate --custom-rm-path {GAME}.reward
+        --custom-rm-path {GAME}.reward
         --pause-generation-mode {run.pause_mode} --sglang-server-concurrency 1
         """
         )
+        + _words(_generate_flags(work_folder, run))
         + ["--use-miles-router"] * run.use_miles_router
+    )
+
+
+def _generate_flags(work_folder: Path, run: CpuRun) -> str:
+    if not run.tools:
+        return f"--custom-generate-function-path {GAME}.generate"
+    return (
+        f"--custom-generate-function-path {GAME}.generate_with_tools "
+        f"--custom-config-path {tools_file(work_folder)}"
     )
 
 

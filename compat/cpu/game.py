@@ -2,7 +2,8 @@
 
 Each turn the model writes some tokens, the calculator works on the numbers it finds in them (or on
 the question's, a random model seldom writes any), and its answer is appended as an observation that
-is not trained on. Given the server's answers everything here is the same every time.
+is not trained on. Given the server's answers everything here is the same every time, also where the
+calculator is a program that a tool of Miles's runs elsewhere.
 """
 
 from __future__ import annotations
@@ -10,9 +11,13 @@ from __future__ import annotations
 import json
 import operator
 import re
+import time
 from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from miles_periodic.compat import tool_rollouts
+from miles_periodic.compat.meter import note
 
 if TYPE_CHECKING:
     from miles.rollout.base_types import GenerateFnInput, GenerateFnOutput
@@ -28,8 +33,12 @@ OPERATIONS = {
     "times": operator.mul,
 }
 INSTRUCTION = "Use the calculator, then say the result."
+SIGNS = {"plus": "+", "minus": "-", "times": "*"}
 NUMBER = re.compile(r"\d+")
 LARGEST_OPERAND = 10**6
+TOO_LARGE = "too large"
+TOOL_CALL = "tool_call"
+"""The meter's kind of a call that a tool of Miles's answered, or failed to."""
 
 
 def write_prompts(path: Path, num_prompts: int) -> None:
@@ -39,6 +48,12 @@ def write_prompts(path: Path, num_prompts: int) -> None:
             question, label = question_and_label(index)
             prompt = f"{INSTRUCTION} {question}\n"
             lines.write(json.dumps({"prompt": prompt, "label": label}) + "\n")
+
+
+def write_tools(path: Path, tools: str) -> None:
+    """Write Miles's --custom-config-path, by which its older loop hears of a tool's function."""
+    text = json.dumps({"generate_execute_tool_function_path": tools})
+    path.write_text(text + "\n", encoding="utf-8")
 
 
 def question_and_label(index: int) -> tuple[str, str]:
@@ -74,8 +89,14 @@ async def generate(input: GenerateFnInput) -> GenerateFnOutput:
         )
         if sample.status == type(sample).Status.ABORTED or turn == num_turns - 1:
             break
-        observe(sample, tokenizer, observation(output["text"], sample.prompt, turn))
+        call = tool_call(output["text"], sample.prompt, turn)
+        observe(sample, tokenizer, observation(await answer(args, *call)))
     return GenerateFnOutput(samples=sample)
+
+
+async def generate_with_tools(input: GenerateFnInput) -> GenerateFnOutput:
+    """`generate` on a ground that tools may stand on, such as a sandbox, and that may fail."""
+    return await tool_rollouts.played(generate, input)
 
 
 def plan_of(sample_index: int) -> tuple[int, int]:
@@ -85,10 +106,9 @@ def plan_of(sample_index: int) -> tuple[int, int]:
     return num_turns, TURN_TOKENS[sample_index % len(TURN_TOKENS)]
 
 
-def observation(written: str, question: str, turn: int) -> str:
+def observation(said: str) -> str:
     """What the calculator says to the last turn."""
-    left, word, right = tool_call(written, question, turn)
-    return f" The calculator says {calculate(left, word, right)}.\n"
+    return f" The calculator says {said}.\n"
 
 
 def tool_call(written: str, question: str, turn: int) -> tuple[int, str, int]:
@@ -99,11 +119,38 @@ def tool_call(written: str, question: str, turn: int) -> tuple[int, str, int]:
     return left, word, right
 
 
+async def answer(args: Any, left: int, word: str, right: int) -> str:
+    """What the calculator says: here, or run by the tool that `args` name, whose time is noted."""
+    path = getattr(args, "generate_execute_tool_function_path", None)
+    if path is None:
+        return calculate(left, word, right)
+    from miles.utils.misc import load_function
+
+    began = time.perf_counter()
+    try:
+        said = await load_function(path)("python", {"code": program(left, word, right)})
+    except Exception as error:
+        note(TOOL_CALL, failure=str(error))
+        raise
+    is_right = said == calculate(left, word, right)
+    note(TOOL_CALL, seconds=time.perf_counter() - began, wrong="" if is_right else said)
+    return said
+
+
 def calculate(left: int, word: str, right: int) -> str:
     """The calculator: the result, or why there is none."""
     if max(abs(left), abs(right)) > LARGEST_OPERAND:
-        return "too large"
+        return TOO_LARGE
     return str(OPERATIONS[word](left, right))
+
+
+def program(left: int, word: str, right: int) -> str:
+    """The calculator as a program that prints what `calculate` says."""
+    return (
+        f"left, right = {left}, {right}\n"
+        f"is_large = max(abs(left), abs(right)) > {LARGEST_OPERAND}\n"
+        f"print({TOO_LARGE!r} if is_large else left {SIGNS[word]} right)\n"
+    )
 
 
 def observe(sample: Sample, tokenizer: Any, text: str) -> None:

@@ -3,6 +3,8 @@
 A command's request is the length of a JSON header (u32, little-endian), the header, then its
 standard input to the end of the body. The response is frames: kind (1 byte), length (u32),
 payload; `o` and `e` are output, one `r` at the end is the result as JSON.
+
+Where files are handed over (agent/handover.py) both say lines of JSON.
 """
 
 from __future__ import annotations
@@ -17,6 +19,9 @@ MAX_HEADER_BYTES = 4 << 20
 MAX_FRAME_BYTES = 1 << 20
 STREAM_KINDS = {"stdout": b"o", "stderr": b"e"}
 KIND_STREAMS = {kind: stream for stream, kind in STREAM_KINDS.items()}
+FILES_PROTOCOL = "pbox-files"
+#: Above any path's 4,096 bytes, each of them escaped.
+MAX_LINE_BYTES = 1 << 16
 RESULT = b"r"
 FAILURE = b"x"
 
@@ -30,6 +35,11 @@ def packed_header(values: dict[str, Any]) -> bytes:
 def packed_frame(kind: bytes, payload: bytes) -> bytes:
     """One frame of a response."""
     return FRAME.pack(kind, len(payload)) + payload
+
+
+def packed_line(values: dict[str, Any]) -> bytes:
+    """One line, whatever its values hold."""
+    return json.dumps(values).encode() + b"\n"
 
 
 class FrameReader:

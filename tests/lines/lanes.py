@@ -30,6 +30,7 @@ REAL = (
 SANDBOXES = "sandboxes"
 #: A few gigabytes at most. Two files read what the same ranks of Megatron found out.
 LIGHT = {
+    "tests/real/test_pbox_over_http.py": SANDBOXES,
     "tests/field/test_offloaded_training_reports.py": "offloaded training",
     "tests/real/test_losses_without_logits.py": "losses",
     "tests/real/test_megatron_saves.py": "saves",

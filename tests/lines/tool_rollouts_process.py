@@ -3,13 +3,16 @@
     tool_rollouts_process.py CASES
 
 CASES is JSON: a list of names of functions of this file. The agent of PBOX_ADDRESS runs what the
-model calls. Printed as one line of JSON: what became of each group.
+model calls, but for the last two cases, which start agents of their own by MORTAL_AGENT: JSON of a
+command and its folder. Printed as one line of JSON: what became of each group.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
+import subprocess
 import sys
 from argparse import Namespace
 from pathlib import Path
@@ -63,6 +66,57 @@ async def broken(name, parameters):
 async def _destroy_soon(box):
     await asyncio.sleep(0.3)
     await box._started.close()
+
+
+class MortalAgent:
+    """An agent for one case, which is killed under a command."""
+
+    def __init__(self):
+        wanted = json.loads(os.environ["MORTAL_AGENT"])
+        self.command, self.folder = wanted["command"], Path(wanted["folder"])
+
+    async def start(self):
+        """Start it, where one before it has been swept; the tools of this process use it."""
+        while (self.folder / "state").exists():
+            await asyncio.sleep(0.05)
+        with (self.folder / "log").open("ab") as log:
+            pipe = subprocess.PIPE
+            self.process = subprocess.Popen(self.command, stdout=pipe, stderr=log, text=True)
+        line = await asyncio.to_thread(self.process.stdout.readline)
+        await hosts.close_hosts()
+        os.environ["PBOX_ADDRESS"] = line.split()[-1]
+        os.environ["PBOX_TOKEN_FILE"] = str(self.folder / "tokens")
+
+    async def die_under_a_command(self):
+        """What a tool meets when its agent is killed in the middle of its work."""
+        box = pbox.rollout_box()
+        await box.exec(["true"])
+        begun = asyncio.get_running_loop().create_future()
+        words = ["sh", "-c", "echo begun; sleep 60"]
+        heard = lambda stream, piece: begun.done() or begun.set_result(None)  # noqa: E731
+        running = asyncio.ensure_future(box.exec(words, on_output=heard))
+        await begun
+        self.process.kill()
+        await asyncio.to_thread(self.process.wait)
+        await running
+
+
+mortal = None
+
+
+async def dies_and_comes_back(name, parameters):
+    attempts.append(name)
+    if len(attempts) > 1:
+        return await tell(name, parameters)
+    try:
+        await mortal.die_under_a_command()
+    finally:
+        await mortal.start()
+
+
+async def dies_for_good(name, parameters):
+    attempts.append(name)
+    await (broken(name, parameters) if len(attempts) > 1 else mortal.die_under_a_command())
 
 
 async def careless_agent(base_url, prompt, request_kwargs, metadata, **kwargs):
@@ -162,8 +216,16 @@ async def played(args):
         "status": sample.status.value, "reward": sample.reward, "removed": sample.remove_sample,
         "kept": call_dynamic_filter(load_function(FILTER), args, group).keep,
         "said": list(said), "rewarded": list(rewarded), "attempts": len(attempts),
-        "sandboxes": len(await (await hosts.next_host()).sandboxes()),
+        "sandboxes": await _num_sandboxes(),
     }  # fmt: skip
+
+
+async def _num_sandboxes():
+    """None where there is no agent to ask."""
+    try:
+        return len(await (await hosts.next_host()).sandboxes())
+    except pbox.InfrastructureFailure:
+        return None
 
 
 async def tool_call():
@@ -193,6 +255,23 @@ async def failure_once():
 async def failure_each_time():
     server = SmallServer([calling("print(1)")[0]] * 2)
     changed = {"generate_execute_tool_function_path": f"{HERE}.broken"}
+    return await played(arguments(server.port, **changed))
+
+
+async def agent_killed_and_started_anew():
+    global mortal
+    mortal = MortalAgent()
+    await mortal.start()
+    server = SmallServer(calling("print(1)") * 2)
+    del server.plan[1]  # the first try ends with its tool
+    changed = {"generate_execute_tool_function_path": f"{HERE}.dies_and_comes_back"}
+    return await played(arguments(server.port, **changed))
+
+
+async def agent_killed_for_good():
+    hosts.CONNECT_SECONDS = 1.0  # what the second try waits for an agent that stays away
+    server = SmallServer([calling("print(1)")[0]] * 2)
+    changed = {"generate_execute_tool_function_path": f"{HERE}.dies_for_good"}
     return await played(arguments(server.port, **changed))
 
 

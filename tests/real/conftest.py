@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 from cpu_runs import EXACT, run_on_cpu, slugs_of_a_rehearsal
+from pbox_agent import IMAGES
+from pbox_image import base_image, why_no_sandboxes
 
 BIN = Path(sys.executable).parent
 LIMIT_SECONDS = 2500
@@ -47,7 +49,7 @@ def rehearse(
         *(word for each in assignments for word in ("--plugin-set", each)),
         "rehearse", *options,
         "--json", folder / "result.json", "--report", folder / "report.html",
-        "--work-dir", folder / "work",
+        "--work-dir", folder / "work", "--image-dir", IMAGES,
     ]  # fmt: skip
     done = subprocess.run(
         [str(part) for part in command],
@@ -62,6 +64,8 @@ def rehearse(
 @pytest.fixture(scope="session")
 def rehearsal(tmp_path_factory) -> Rehearsal:
     """Whatever a run with these servers can have, in one that saves after each step."""
+    if not why_no_sandboxes():
+        base_image()
     made = rehearse(
         tmp_path_factory.mktemp("rehearsal"),
         "--steps",

@@ -10,6 +10,10 @@ from pathlib import Path
 
 import pytest
 from becoming import becomes
+from pbox_agent import IMAGES
+from pbox_image import why_no_sandboxes
+
+from miles_periodic.cli.rehearsal.sandboxes import left_at
 
 pytestmark = pytest.mark.real
 
@@ -19,12 +23,18 @@ ENDED_SECONDS = 300
 
 
 @pytest.fixture
-def rehearsal_process(tmp_path):
-    """A rehearsal in the background, with its temporary files in a folder of the test's own."""
+def rehearsal_process(request):
+    """A rehearsal in the background, with its temporary files in a folder of the test's own.
+
+    request.param: one more option.
+    """
     folder = Path(tempfile.gettempdir()) / f"mp-test-{os.getpid()}"
     folder.mkdir()
     child = subprocess.Popen(
-        [BIN / "periodic", "--plugins", "periodic", "rehearse", "--steps", "1"],
+        [
+            *(BIN / "periodic", "--plugins", "periodic", "rehearse", "--steps", "1"),
+            *("--image-dir", IMAGES, *([request.param] if hasattr(request, "param") else [])),
+        ],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -56,6 +66,12 @@ def processes_of(child, title=b""):
     return found
 
 
+def no_sandbox_is_left(child):
+    if not why_no_sandboxes():
+        place = Path(f"/run/pbox/rehearsal-{child.pid}")
+        assert becomes(lambda: not place.exists() and not left_at(place)), left_at(place)
+
+
 def trainers(child):
     found = becomes(lambda: processes_of(child, b"ray::MegatronTrainRayActor"), UP_SECONDS)
     assert found, "no trainer came up"
@@ -69,6 +85,7 @@ def test_an_interrupt_ends_everything_and_leaves_no_file(rehearsal_process):
     assert rehearsal_process.returncode == 130, output
     assert processes_of(rehearsal_process) == []
     assert [p.name for p in rehearsal_process.folder.glob("mp-*")] == []
+    no_sandbox_is_left(rehearsal_process)
 
 
 def test_a_killed_rehearsal_takes_every_process_with_it(rehearsal_process):
@@ -76,8 +93,10 @@ def test_a_killed_rehearsal_takes_every_process_with_it(rehearsal_process):
     rehearsal_process.kill()
     rehearsal_process.wait(ENDED_SECONDS)
     assert becomes(lambda: not processes_of(rehearsal_process))
+    no_sandbox_is_left(rehearsal_process)
 
 
+@pytest.mark.parametrize("rehearsal_process", ["--no-sandboxes"], indirect=True)
 def test_a_killed_trainer_is_named_and_everything_else_is_ended(rehearsal_process):
     os.kill(trainers(rehearsal_process)[0], signal.SIGKILL)
     output, _ = rehearsal_process.communicate(timeout=ENDED_SECONDS)

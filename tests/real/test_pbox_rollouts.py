@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from pbox_agent import agent_command, nothing_is_left
 
 pytestmark = pytest.mark.real
 PROCESS = Path(__file__).parents[1] / "lines" / "tool_rollouts_process.py"
@@ -21,11 +22,21 @@ CASES = [
     "agent_that_raises",
     "agent_that_passes_over_it",
     "agent_under_miles_alone",
+    # Agents of their own from here on.
+    "agent_killed_and_started_anew",
+    "agent_killed_for_good",
 ]
 
 
 @pytest.fixture(scope="module")
-def groups(sandbox_agent):
+def mortal(tmp_path_factory):
+    """The folder of agents that are killed under a rollout."""
+    return tmp_path_factory.mktemp("mortal")
+
+
+@pytest.fixture(scope="module")
+def groups(sandbox_agent, mortal):
+    command = agent_command(mortal, is_proved=False)
     done = subprocess.run(
         [sys.executable, str(PROCESS), json.dumps(CASES)],
         capture_output=True,
@@ -35,6 +46,7 @@ def groups(sandbox_agent):
             **os.environ,
             "PBOX_ADDRESS": sandbox_agent.address,
             "PBOX_TOKEN_FILE": str(sandbox_agent.token_file),
+            "MORTAL_AGENT": json.dumps({"command": command, "folder": str(mortal)}),
         },
     )
     assert done.returncode == 0, done.stderr[-4000:]
@@ -59,14 +71,21 @@ def test_words_that_no_command_can_have_are_answered_to_the_model(groups):
     assert (group["status"], group["rewarded"]) == ("completed", [0])
 
 
-def test_a_failure_of_the_infrastructure_plays_the_sample_again(groups):
-    group = groups["failure_once"]
+@pytest.mark.parametrize("case", ["failure_once", "agent_killed_and_started_anew"])
+def test_a_failure_of_the_infrastructure_plays_the_sample_again(groups, case):
+    group = groups[case]
     assert (group["status"], group["said"], group["attempts"]) == ("completed", ["1"], 2)
     assert group["rewarded"] == [0]
 
 
 @pytest.mark.parametrize(
-    "case", ["failure_each_time", "agent_that_raises", "agent_that_passes_over_it"]
+    "case",
+    [
+        "failure_each_time",
+        "agent_that_raises",
+        "agent_that_passes_over_it",
+        "agent_killed_for_good",
+    ],
 )
 def test_a_failure_that_stays_is_no_reward_and_leaves_the_group(groups, case):
     group = groups[case]
@@ -86,4 +105,9 @@ def test_miles_abort_ends_a_tool_that_would_run_for_minutes(groups):
 
 
 def test_no_rollout_leaves_a_sandbox(groups):
-    assert {name: group["sandboxes"] for name, group in groups.items()} == dict.fromkeys(CASES, 0)
+    left = {name: group["sandboxes"] for name, group in groups.items()}
+    assert left == dict.fromkeys(CASES, 0) | {"agent_killed_for_good": None}
+
+
+def test_agents_killed_under_a_rollout_leave_nothing(groups, mortal):
+    nothing_is_left(mortal, seconds=20)

@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
+from pbox_image import why_no_sandboxes
 
 from miles_periodic.compat.matrix.called import calls
 
@@ -79,6 +80,35 @@ def test_weights_were_updated_in_place_every_step(rehearsal):
 def test_trainer_and_server_agree_on_log_probabilities(rehearsal):
     for step in run(rehearsal, "on")["training"]["per_step"]:
         assert step["log_prob_difference"] < 0.05
+
+
+@pytest.fixture
+def boxes(rehearsal):
+    """What the rehearsal says of its sandboxes, where this machine can have them."""
+    if reason := why_no_sandboxes():
+        pytest.skip(reason)
+    return rehearsal.result["sandboxes"]
+
+
+def test_every_tool_call_of_both_runs_was_answered_in_a_sandbox(rehearsal, boxes):
+    assert (boxes["reason"], boxes["problem"]) == ("", "")
+    for name in ("off", "on"):
+        tools, steps = run(rehearsal, name)["tools"], run(rehearsal, name)["training"]["per_step"]
+        assert tools["sandboxes"] == 16 * len(steps) and tools["failures"] == []
+        turns = run(rehearsal, name)["routes"]["requests"]
+        assert tools["calls"] == turns - tools["sandboxes"]  # no call follows a last turn
+        assert tools["wrong"] == 0 < tools["seconds_p50"]
+
+
+def test_no_sandbox_is_left_by_a_run_or_by_the_rehearsal(rehearsal, boxes):
+    assert [run(rehearsal, name)["tools"]["left"] for name in ("off", "on")] == [0, 0]
+    assert boxes["left"] == []
+
+
+def test_the_report_and_the_checks_tell_of_the_sandboxes(rehearsal, boxes):
+    passed = {check["name"]: check["passed"] for check in rehearsal.result["checks"]}
+    assert passed["Every tool call was answered in a sandbox"] and passed["No sandbox is left"]
+    assert " sandboxes, none failed, none left" in rehearsal.report
 
 
 def test_every_role_reported(rehearsal):

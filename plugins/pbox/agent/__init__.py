@@ -9,5 +9,7 @@ server    HTTP: who asks, and what for
 keys      where the server keeps things
 commands  commands as streams
 files     files and trees as streams
+handover  files as open files, on the same machine
+refusals  errors as JSON
 metrics   counts for Prometheus
 """

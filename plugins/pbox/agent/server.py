@@ -17,10 +17,11 @@ from aiohttp import WSMsgType, web
 from pydantic import ValidationError
 
 from miles_periodic.hooks.errors import PeriodicError
-from miles_periodic.plugins.pbox.agent import commands, files, metrics
+from miles_periodic.plugins.pbox.agent import commands, files, handover, metrics
 from miles_periodic.plugins.pbox.agent.agent import Agent, make_agent
 from miles_periodic.plugins.pbox.agent.certificates import server_context
 from miles_periodic.plugins.pbox.agent.keys import AGENT, JOB
+from miles_periodic.plugins.pbox.agent.refusals import parts_of
 from miles_periodic.plugins.pbox.agent.settings import AgentSettings
 from miles_periodic.plugins.pbox.limits import Limits
 from miles_periodic.plugins.pbox.outcomes import InfrastructureFailure, SandboxGone
@@ -78,12 +79,7 @@ def _failed(error: OSError) -> InfrastructureFailure:
 
 def error_response(status: int, error: Exception) -> web.Response:
     """A problem with its parts, so that the client can raise it as it was raised here."""
-    parts = {"problem": str(error)}
-    if isinstance(error, PeriodicError):
-        parts = {"problem": error.problem, **{k: v for k, v in error.parts.items() if v}}
-    if isinstance(error, OSError):
-        parts["errno"] = error.errno
-    return web.json_response(parts, status=status)
+    return web.json_response(parts_of(error), status=status)
 
 
 async def _control(request: web.Request) -> web.WebSocketResponse:
@@ -172,6 +168,7 @@ def make_app(agent: Agent) -> web.Application:
         [
             web.get("/v1/control", _control),
             web.get("/v1/node", _node),
+            web.get("/v1/files", handover.hand_over),
             web.get("/v1/sandboxes", _list),
             web.post("/v1/sandboxes", _create),
             web.delete("/v1/sandboxes/{name}", _destroy),

@@ -8,4 +8,5 @@ trust        which agents it gives its token to
 local_trees  folders of this machine
 wire_errors  the agent's refusals as exceptions
 blocking     all of it without an event loop
+handover     files of an agent on this machine
 """

@@ -48,6 +48,8 @@ class BlockingBox:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._box, name)
+        if name == "over_http":
+            return lambda: BlockingBox(found(), self._loop)
         if not inspect.iscoroutinefunction(found):
             return found
         return lambda *args, **kwargs: self._loop.run(found(*args, **kwargs))

@@ -7,13 +7,14 @@ import os
 import secrets
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import aiohttp
 
 from miles_periodic.plugins.pbox import wire
-from miles_periodic.plugins.pbox.client import local_trees
+from miles_periodic.plugins.pbox.client import handover, local_trees
 from miles_periodic.plugins.pbox.client.way import Way
 from miles_periodic.plugins.pbox.client.wire_errors import failure
 from miles_periodic.plugins.pbox.outcomes import (
@@ -38,6 +39,10 @@ class Box:
         self.image = image
         self._way = way
         self._path = f"/v1/sandboxes/{name}"
+
+    def over_http(self) -> Box:
+        """The same sandbox, its files sent as they are to an agent on another machine."""
+        return Box(self.name, self.image, replace(self._way, handover=None))
 
     async def exec(
         self,
@@ -78,12 +83,19 @@ class Box:
 
     async def write_bytes(self, path: str, data: bytes, mode: int = 0o644) -> None:
         """Replace a file below /work. Raises OSError where it cannot be written there."""
-        await self._put("file", f"take {path}", data, path=path, mode=f"{mode:o}")
+        async with self._way.file_to_write(self.name, path, mode, FILE_SECONDS) as descriptor:
+            if descriptor is not None:
+                await handover.fill(descriptor, data)
+            else:
+                await self._put("file", f"take {path}", data, path=path, mode=f"{mode:o}")
 
     async def read_bytes(self, path: str) -> bytes:
         """A file below /work. Raises OSError where it is none."""
-        async with self._get("file", path) as response:
-            return await response.read()
+        async with self._way.file_to_read(self.name, path, FILE_SECONDS) as opened:
+            if opened is not None:
+                return await handover.content(*opened)
+            async with self._get("file", path) as response:
+                return await response.read()
 
     async def write_text(self, path: str, text: str) -> None:
         """Replace a file below /work, as UTF-8."""
@@ -102,9 +114,9 @@ class Box:
         if local.is_dir():
             await self._put("tree", f"take {local}", local_trees.packed(local), path=path)
             return
-        mode = f"{local.stat().st_mode & 0o777:o}"
         with local.open("rb") as file:
-            await self._put("file", f"take {path}", file, path=path, mode=mode)
+            found = os.fstat(file.fileno())
+            await self._upload_file(file, path, found.st_mode & 0o777, found.st_size)
 
     async def download(self, path: str, local: str | Path) -> None:
         """Copy a file below /work to `local`, which is replaced when it has arrived whole."""
@@ -158,12 +170,27 @@ class Box:
         async with self._way.asked("PUT", way, what, FILE_SECONDS, params=asked, data=data):
             return
 
+    async def _upload_file(self, file: BinaryIO, path: str, mode: int, num_bytes: int) -> None:
+        async with self._way.file_to_write(self.name, path, mode, FILE_SECONDS) as descriptor:
+            if descriptor is not None:
+                await handover.copy(file.fileno(), descriptor, num_bytes)
+            else:
+                await self._put("file", f"take {path}", file, path=path, mode=f"{mode:o}")
+
     async def _save(self, path: str, staged: Path) -> None:
-        async with self._get("file", path) as response:
-            descriptor = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
-            with os.fdopen(descriptor, "wb") as file:
-                async for piece in response.content.iter_chunked(PIECE_BYTES):
-                    file.write(piece)
+        async with self._way.file_to_read(self.name, path, FILE_SECONDS) as opened:
+            if opened is not None:
+                with _new_file(staged) as file:
+                    await handover.copy(opened[0], file.fileno(), opened[1])
+                return
+            async with self._get("file", path) as response:
+                with _new_file(staged) as file:
+                    async for piece in response.content.iter_chunked(PIECE_BYTES):
+                        file.write(piece)
+
+
+def _new_file(path: Path) -> BinaryIO:
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644), "wb")
 
 
 def _body(header: bytes, stdin: bytes | AsyncIterator[bytes]) -> bytes | AsyncIterator[bytes]:

@@ -122,7 +122,8 @@ async def connect(
     control, lease = await _opened(make_session, base, timeout_seconds)
     try:
         async with make_session() as session:
-            yield Host(Way(session, base, control), lease)
+            with Way.to(address, token, session, base, control) as way:
+                yield Host(way, lease)
     finally:
         control.close()
         await control.closed()

@@ -30,9 +30,17 @@ async def raise_refusal(response: aiohttp.ClientResponse) -> None:
             found=(await response.text())[:200],
             remedy="Read the agent's log.",
         ) from error
-    if response.status == 422:
+    raise_what_was_refused(response.status, parts | {"problem": problem})
+
+
+def raise_what_was_refused(status: int, parts: dict[str, Any]) -> None:
+    """Raise what an agent's status and its JSON stand for; nothing where it is a success."""
+    if status < 300:
+        return
+    problem = str(parts.get("problem", ""))
+    if status == 422:
         raise OSError(parts.get("errno", 0), problem)
-    raise failure(_KINDS.get(response.status, InfrastructureFailure), problem, parts)
+    raise failure(_KINDS.get(status, InfrastructureFailure), problem, parts)
 
 
 def failure(kind: type[PeriodicError], problem: str, parts: dict[str, Any]) -> PeriodicError:

@@ -54,6 +54,14 @@ def passed_result() -> dict[str, Any]:
             "digest": "sha256:3f9a1c04b7e25d68aa01f6c2d9be7743520c8e1b6f4a97d3158e0b62c7fd49a0",
             "detail": "Every sample of the rollout, compared field by field as bytes.",
         },
+        "sandboxes": {
+            "reason": "",
+            "remedy": "",
+            "problem": "",
+            "platform": "systrap",
+            "version": "release-20261026.0",
+            "left": [],
+        },
         "runs": {"off": _run_off(), "on": _run_on()},
     }
 
@@ -192,6 +200,7 @@ def _run_off() -> dict[str, Any]:
             ],
         },
         "training": _training(0.0041, 0.0043),
+        "tools": _tools(0.0412, 0.0634),
         "weight_versions": ["1", "2", "3"],
     }
 
@@ -212,8 +221,22 @@ def _run_on() -> dict[str, Any]:
             ],
         },
         "training": _training(0.0041, 0.0042),
+        "tools": _tools(0.0398, 0.0602),
         "weight_versions": ["1", "2", "3"],
         "never_consulted": ["rollout/refactored-scope"],
+    }
+
+
+def _tools(median, most) -> dict[str, Any]:
+    return {
+        "calls": 97,
+        "wrong": 0,
+        "failures": [],
+        "seconds_p50": median,
+        "seconds_p90": most * 0.8,
+        "seconds_most": most,
+        "sandboxes": 32,
+        "left": 0,
     }
 
 

@@ -10,6 +10,7 @@ from miles_periodic.cli.rehearsal.findings import (
     processes_finding,
     proof_finding,
     routes_finding,
+    sandboxes_finding,
     saved_by_feature,
     time_finding,
     verdict_sentence,
@@ -150,3 +151,23 @@ def test_a_feature_without_a_measure_claims_nothing(passed):
 def test_one_failed_check_is_a_failed_rehearsal(passed):
     passed["checks"][1]["passed"] = False
     assert verdict_sentence(read_result(passed)) == "Rehearsal failed, 1 of 4 checks"
+
+
+def test_a_failed_tool_call_and_a_sandbox_that_stayed_are_told(passed):
+    passed["runs"]["on"]["tools"] |= {"failures": ["The agent did not answer."], "left": 1}
+    finding = found(sandboxes_finding, passed)
+    assert (finding.claim, finding.outcome) == (
+        "194 tool calls in 64 sandboxes, 1 failed, 1 left",
+        "worse",
+    )
+
+
+def test_what_stopped_the_agent_is_told(passed):
+    passed["sandboxes"]["problem"] = "Limits of sandboxes are not enforced: memory."
+    finding = found(sandboxes_finding, passed)
+    assert finding.outcome == "worse" and finding.claim.endswith("not enforced: memory.")
+
+
+def test_a_rehearsal_that_ended_before_its_sandboxes_says_so(passed):
+    del passed["sandboxes"]
+    assert found(sandboxes_finding, passed).claim == "not reached"

@@ -7,6 +7,7 @@ import pytest
 from miles_periodic.cli.rehearsal.measurements import (
     measure_prefixes,
     measure_routes,
+    measure_tools,
     prove_equal,
     read_records,
     requests_of,
@@ -131,6 +132,17 @@ def test_a_missing_sample_is_not_equal():
 def test_the_second_shard_of_a_process_is_the_second_rollout():
     records = [shard({"0": sample("a")}), shard({"0": sample("b")})]
     assert sample_digests(records, 1)["0"]["tokens"] == "b"
+
+
+def test_tool_calls_are_counted_timed_and_told_apart_from_failures():
+    calls = [{"seconds": 0.25, "wrong": ""}, {"seconds": 0.5, "wrong": "7"}, {"failure": "gone"}]
+    tools = measure_tools([{"kind": "tool_call", **call} for call in calls])
+    assert (tools["calls"], tools["wrong"], tools["failures"]) == (2, 1, ["gone"])
+    assert (tools["seconds_p50"], tools["seconds_most"]) == (0.375, 0.5)
+
+
+def test_no_tool_call_has_no_time():
+    assert measure_tools([])["seconds_p50"] is None
 
 
 def test_a_record_that_was_cut_off_is_named(tmp_path):

@@ -123,11 +123,31 @@ def test_the_parts_come_in_the_order_of_reading(passed, read_page):
         "saved",
         "proof",
         "pictures",
+        "sandboxes",
         "plan",
         "processes",
         "stand-ins",
         "reproduce",
     ]
+
+
+def test_sandboxes_have_their_calls_times_and_leftovers(passed, read_page):
+    page = read_page(page_of(passed))
+    assert "Sandboxes: 194 tool calls in 64 sandboxes, none failed, none left" in page.text("h3")
+    assert {"41 ms", "40 ms", "32", "97"} <= set(page.text("td").splitlines())
+
+
+def test_a_rehearsal_without_sandboxes_says_why_and_what_to_do(passed, read_page):
+    passed["sandboxes"] |= {
+        "reason": "gVisor's runsc is not installed.",
+        "remedy": "Install gVisor.",
+    }
+    for run in passed["runs"].values():
+        run["tools"] = None
+    page = read_page(page_of(passed))
+    assert "own process. gVisor's runsc is not installed." in page.text("h3")
+    assert "Install gVisor." in page.text("p")
+    assert "Rehearsal passed" in page.text("h1")
 
 
 def test_a_failed_check_comes_first(failed, read_page):
@@ -160,6 +180,8 @@ OPTIONAL = [
     ("notes",),
     ("proof",),
     ("proof", "fields"),
+    ("sandboxes",),
+    ("sandboxes", "version"),
     *(("runs", run) for run in ("off", "on")),
     *(
         ("runs", run, part)
@@ -173,6 +195,7 @@ OPTIONAL = [
             "prefix",
             "packing",
             "training",
+            "tools",
             "weight_versions",
             "never_consulted",
         )

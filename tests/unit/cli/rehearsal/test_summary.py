@@ -39,6 +39,7 @@ def test_a_summary_shows_the_facts_of_the_report(passed):
         "equal, byte for byte",
         "Bindings: 9 in 4 processes; none with features off",
         "CPU stand-ins, on in both runs",
+        "194 tool calls in",
     ):
         assert fact in text
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from miles_periodic.compat.cpu.flags import CpuRun, miles_flags, prompts_file
+from miles_periodic.compat.cpu.flags import CpuRun, miles_flags, prompts_file, tools_file
 
 RUN = CpuRun()
 
@@ -45,6 +45,13 @@ def test_routes_come_through_miles_own_router():
 
 def test_one_sample_is_in_flight_at_a_time():
     assert value_of("--sglang-server-concurrency") == "1"
+
+
+def test_the_calculator_is_run_by_a_tool_where_one_is_named():
+    run = replace(RUN, tools="some.where.execute")
+    assert value_of("--custom-config-path", run) == str(tools_file(Path("/w")))
+    assert value_of("--custom-generate-function-path", run).endswith("game.generate_with_tools")
+    assert value_of("--custom-generate-function-path").endswith("game.generate")
 
 
 def test_a_rollout_is_one_optimizer_step():

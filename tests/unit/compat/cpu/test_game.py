@@ -2,9 +2,12 @@
 
 import asyncio
 import json
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
+import yaml
 
 from miles_periodic.compat.cpu import game
 
@@ -29,6 +32,30 @@ def test_a_number_that_is_too_large_is_an_answer_and_no_error():
     assert game.calculate(10**30, "times", 2) == "too large"
 
 
+@pytest.mark.parametrize("left", [7, 96, 10**30])
+@pytest.mark.parametrize("word", ["plus", "minus", "times"])
+def test_the_calculator_as_a_program_prints_what_it_says(left, word):
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", game.program(left, word, 58)],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout.strip() == game.calculate(left, word, 58)
+
+
+def test_a_tool_that_fails_is_no_answer(monkeypatch):
+    async def failing(name, parameters):
+        raise OSError("gone")
+
+    misc = SimpleNamespace(load_function=lambda path: failing)
+    monkeypatch.setitem(sys.modules, "miles.utils.misc", misc)
+    noted = []
+    monkeypatch.setattr(game, "note", lambda kind, **parts: noted.append(parts))
+    arguments = SimpleNamespace(generate_execute_tool_function_path="a.path")
+    with pytest.raises(OSError, match="gone"):
+        asyncio.run(game.answer(arguments, 1, "plus", 2))
+    assert noted == [{"failure": "gone"}]
+
+
 def test_a_question_carries_its_answer():
     assert game.question_and_label(0) == ("What is 11 plus 5?", "16")
 
@@ -37,6 +64,12 @@ def test_prompts_are_lines_that_miles_reads(tmp_path):
     game.write_prompts(tmp_path / "prompts.jsonl", 3)
     lines = (tmp_path / "prompts.jsonl").read_text().splitlines()
     assert [sorted(json.loads(line)) for line in lines] == [["label", "prompt"]] * 3
+
+
+def test_the_tools_function_is_written_as_miles_reads_it(tmp_path):
+    game.write_tools(tmp_path / "tools.yaml", "some.where.execute")
+    read = yaml.safe_load((tmp_path / "tools.yaml").read_text())
+    assert read == {"generate_execute_tool_function_path": "some.where.execute"}
 
 
 def test_every_sample_has_at_least_three_turns():
