@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -15,6 +16,9 @@ from miles_periodic.cli import messages
 from miles_periodic.cli.interrupts import interruptible
 from miles_periodic.cli.options import Selection
 from miles_periodic.cli.rehearsal.whole_file import check_writable, write_whole
+
+if TYPE_CHECKING:
+    from miles_periodic.cli.selected import Selected
 
 DEFAULT_STEPS = 2
 TERMINAL = Path("-")
@@ -88,13 +92,19 @@ def rehearse(
             work = space.folder / name
             work.mkdir()
             game.write_prompts(prompts_file(work), shape.num_prompts)
-            outcome = _run(name, features, bindings, model, work, space.ray, shape, progress)
+            own = replace(shape, exports=_exports(features))
+            outcome = _run(name, features, bindings, model, work, space.ray, own, progress)
             outcomes.append(outcome)
             if outcome.problems:
                 break
         command = "periodic " + " ".join(sys.argv[1:])
         seconds = time.monotonic() - began
         return make_result(plan, outcomes, shape, command=command, seconds=seconds)
+
+
+def _exports(selected: Selected) -> bool:
+    """Whether a feature makes exports; Miles's own asks for Megatron-Bridge, and that for a GPU."""
+    return any(hasattr(feature, "export_checkpoint") for feature in selected.features)
 
 
 def _run(name, features, bindings, model, work, ray, shape, progress):
