@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -16,6 +17,9 @@ from miles_periodic.cli.interrupts import interruptible
 from miles_periodic.cli.options import Selection
 from miles_periodic.cli.pbox.target import DEFAULT_IMAGE_DIR, ImageDir
 from miles_periodic.cli.rehearsal.whole_file import check_writable, write_whole
+
+if TYPE_CHECKING:
+    from miles_periodic.cli.selected import Selected
 
 DEFAULT_STEPS = 2
 TERMINAL = Path("-")
@@ -106,6 +110,11 @@ def rehearse(
         return make_result(plan, outcomes, shape, boxes, command=command, seconds=seconds)
 
 
+def _exports(selected: Selected) -> bool:
+    """Whether a feature makes exports; Miles's own asks for Megatron-Bridge, and that for a GPU."""
+    return any(hasattr(feature, "export_checkpoint") for feature in selected.features)
+
+
 def _run_each(variants, space, shape, boxes, progress):
     """The outcomes of the runs, up to the first one that failed."""
     from miles_periodic.cli.rehearsal.one_run import run_once
@@ -123,7 +132,8 @@ def _run_each(variants, space, shape, boxes, progress):
         with progress.run(name) as on_phase:
             outcome = run_once(
                 name, features, bindings, **where,
-                shape=shape, on_phase=on_phase, environment=boxes.environment,
+                shape=replace(shape, exports=_exports(features)), on_phase=on_phase,
+                environment=boxes.environment,
             )  # fmt: skip
         outcome.sandboxes = boxes.count()
         outcomes.append(outcome)

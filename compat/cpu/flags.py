@@ -22,6 +22,7 @@ class CpuRun:
     use_miles_router: False takes the Rust router that pip installs, which drops routes.
     learning_rate: for AdamW, so about how far each weight moves in a step.
     save_interval: rollouts from one checkpoint to the next; None for none.
+    exports: whether every checkpoint is followed by an export in Hugging Face's form.
     load: a folder with checkpoints to go on from; None starts with the model's weights.
     recorded: the folder of a run whose rollouts are trained on again, without any server.
     tools: the path of a function of Miles's kind that runs the calculator as a program; empty for
@@ -39,6 +40,7 @@ class CpuRun:
     pause_mode: str = "in_place"
     use_miles_router: bool = True
     save_interval: int | None = None
+    exports: bool = False
     load: Path | None = None
     recorded: Path | None = None
     tools: str = ""
@@ -68,6 +70,11 @@ def tools_file(work_folder: Path) -> Path:
 def checkpoints_folder(work_folder: Path) -> Path:
     """Where a run that saves has its checkpoints."""
     return work_folder / "checkpoints"
+
+
+def exports_folder(work_folder: Path) -> Path:
+    """Where a run that exports has a folder for each rollout's number."""
+    return work_folder / "exports"
 
 
 def rollouts_file(work_folder: Path) -> Path:
@@ -147,6 +154,8 @@ def _save_flags(work_folder: Path, run: CpuRun) -> list[str]:
         flags += ["--save-interval", str(run.save_interval)]
         # Else Megatron also writes the padding of its buffers, whose bits nobody set.
         flags += ["--dist-ckpt-optim-fully-reshardable"]
+    if run.exports:
+        flags += ["--save-hf", str(exports_folder(work_folder) / "{rollout_id}")]
     if run.load is not None:
         flags += ["--load", str(run.load)]
     if run.recorded is not None:

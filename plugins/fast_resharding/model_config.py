@@ -68,6 +68,13 @@ class ModelConfig:
             raise self._wrong(name, "a list of numbers of layers")
         return frozenset(value)
 
+    def kinds(self, name: str) -> tuple[str, ...]:
+        """A word for each layer; none where the file does not say."""
+        value = self.values.get(name) or []
+        if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
+            raise self._wrong(name, "a list of words, one for each layer")
+        return tuple(value)
+
     @property
     def num_layers(self) -> int:
         return self.size("num_hidden_layers")

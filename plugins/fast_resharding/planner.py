@@ -145,6 +145,8 @@ def _piece(
         rule.group_rows,
         start,
         part.rows,
+        part.first,
+        part.target_rows,
         part.stacked,
         None if alone else expert,
     )
@@ -163,11 +165,12 @@ def _check_filled(
 ) -> None:
     missing = [n for n, w in wanted.items() if not w.copy_of and n not in pieces]
     for name, found in pieces.items():
-        places = [(p.expert, p.stacked.slot if p.stacked else 0) for p in found]
-        if len(set(places)) < len(places):
+        places = [(p.expert, p.stacked.slot if p.stacked else 0, p.first) for p in found]
+        stacked, whole = found[0].stacked, found[0].target_rows
+        rows = 0 if stacked else sum(piece.rows for piece in found)
+        if len(set(places)) < len(places) or rows > whole:
             raise _doubled(name, found, checkpoint)
-        stacked = found[0].stacked
-        if stacked and len(places) < stacked.shape[0] * stacked.num_slots:
+        if len(places) < stacked.shape[0] * stacked.num_slots if stacked else rows < whole:
             missing.append(name)
     if missing:
         raise PeriodicError(

@@ -17,6 +17,7 @@ from miles_periodic.plugins.fast_resharding.quantising import QUANTISED, SCALE, 
 class Piece:
     """Rows `start` to `start + rows` of each of a source's groups.
 
+    first, target_rows: its first row in each of the target's groups, and the rows of those.
     lead: indices on the source's stacked axes. stacked, expert: where it lies in a target that
     holds all experts; both None where the piece alone is the target.
     """
@@ -27,6 +28,8 @@ class Piece:
     group_rows: int
     start: int
     rows: int
+    first: int
+    target_rows: int
     stacked: Stacked | None = None
     expert: int | None = None
 

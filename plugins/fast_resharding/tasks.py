@@ -125,14 +125,14 @@ def source_bytes(unit: Unit) -> dict[str, int]:
 
 
 def segments(piece: Piece, first_row: int, num_rows: int) -> Iterator[Segment]:
-    """Where rows `first_row` to `first_row + num_rows` of what the piece fills come from."""
-    row, end = first_row, first_row + num_rows
-    while row < end:
-        group, inside = divmod(row, piece.rows)
-        count = min(piece.rows - inside, end - row)
-        from_row = group * piece.group_rows + piece.start + inside
-        yield Segment(from_row, count, row - first_row)
-        row += count
+    """Of the target's rows `first_row` to `first_row + num_rows`, those that the piece fills."""
+    end = first_row + num_rows
+    for group in range(first_row // piece.target_rows, -(-end // piece.target_rows)):
+        begin = group * piece.target_rows + piece.first
+        row, stop = max(begin, first_row), min(begin + piece.rows, end)
+        if row < stop:
+            from_row = group * piece.group_rows + piece.start + row - begin
+            yield Segment(from_row, stop - row, row - first_row)
 
 
 def _units(layout: Layout, chunks: _ChunksByMember, unit_bytes: int) -> Iterator[Unit]:
@@ -176,8 +176,10 @@ def _readings(target: Target, first: int, rows: int, chunks: _ChunksByMember) ->
         elif first <= piece.expert < first + rows:
             found = tuple(segments(piece, 0, piece.groups * piece.rows))
         else:
-            continue
-        yield Reading(piece, found, chunks.row_sizes(piece), tuple(chunks.that_hold(piece, found)))
+            found = ()
+        if found:
+            held = tuple(chunks.that_hold(piece, found))
+            yield Reading(piece, found, chunks.row_sizes(piece), held)
 
 
 class _ChunksByMember:

@@ -34,6 +34,7 @@ LIGHT = {
     "tests/field/test_offloaded_training_reports.py": "offloaded training",
     "tests/real/test_losses_without_logits.py": "losses",
     "tests/real/test_megatron_saves.py": "saves",
+    "tests/real/test_miles_export.py": "saves",
     "tests/real/test_miles_save.py": "saves",
     "tests/real/test_offload_bench.py": "bench",
     "tests/real/test_offloaded_training.py": "offloaded training",

@@ -15,15 +15,24 @@ import torch
 from miles_periodic.cli.bench.torch_dist_writer import TorchDistWriter
 
 PADDING_ROWS = 28
+INDEXER = "self_attention.core_attention.indexer"
 
 
-def write_source(folder: Path, state: Mapping, groups: int, how: str = "stacked", parts: int = 2):
+def write_source(
+    folder: Path,
+    state: Mapping,
+    groups: int,
+    how: str = "stacked",
+    parts: int = 2,
+    changed=lambda tensors: tensors,
+):
     """A checkpoint of a model's `state` whose tensors are cut into `parts` where ranks would.
 
     how: `stacked` (layers and experts are axes), `layers apart`, or `keys apart` (every expert
-    and both halves of gated matrices have keys of their own).
+    and both halves of gated matrices have keys of their own). changed: what another layer makes of
+    all tensors, before they are stacked.
     """
-    tensors = dict(sources(state, groups))
+    tensors = changed(dict(sources(state, groups)))
     if how == "stacked":
         tensors = _stack(_stack(tensors, "experts.experts"), "decoder.layers")
     elif how == "layers apart":
@@ -60,6 +69,36 @@ def sources(state: Mapping[str, torch.Tensor], groups: int) -> Iterator[tuple[st
             yield f"decoder.layers.{layer}.{key}", tensor
 
 
+def with_indexers_of_miles(tensors: Mapping, rotated: int) -> dict[str, torch.Tensor]:
+    """The indexers as Miles's own layer has them. rotated: rows of each head; none: all as before.
+
+    Its heads end with the rows that are rotated, and begin with them where `rotated` is 0.
+    """
+    result = {}
+    for key, tensor in tensors.items():
+        if INDEXER in key:
+            if rotated and "weights_proj" not in key:
+                size = len(tensors[f"{key.partition(INDEXER)[0]}{INDEXER}.k_norm.bias"])
+                heads = tensor.unflatten(0, (-1, size))
+                tensor = torch.cat([heads[:, rotated:], heads[:, :rotated]], 1).flatten(0, 1)
+            key = key.replace(INDEXER, "self_attention").replace(".linear_w", ".w")
+        result[key] = tensor
+    return result
+
+
+def with_split_keys_and_values(tensors: Mapping, key_rows: int, heads: int) -> dict:
+    """As Megatron's absorbed latent attention had them before 0.19."""
+    result = {}
+    for key, tensor in tensors.items():
+        if key.endswith("linear_kv_up_proj.weight"):
+            rows = tensor.unflatten(0, (heads, -1))
+            for which, part in (("k", rows[:, :key_rows]), ("v", rows[:, key_rows:])):
+                result[key.replace("_kv_", f"_{which}_")] = part.flatten(0, 1)
+        else:
+            result[key] = tensor
+    return result
+
+
 def _padded(rows: torch.Tensor) -> torch.Tensor:
     return torch.cat([rows, rows.new_full((PADDING_ROWS, rows.shape[1]), 7.0)])
 
@@ -78,6 +117,11 @@ def _attention(own: Mapping, groups: int) -> Iterator[tuple[str, torch.Tensor]]:
         "self_attn.kv_a_proj_with_mqa.weight": "self_attention.linear_kv_down_proj.weight",
         "self_attn.kv_b_proj.weight": "self_attention.linear_kv_up_proj.weight",
         "self_attn.kv_a_layernorm.weight": "self_attention.linear_kv_up_proj.layer_norm_weight",
+        "self_attn.indexer.wq_b.weight": f"{INDEXER}.linear_wq_b.weight",
+        "self_attn.indexer.wk.weight": f"{INDEXER}.linear_wk.weight",
+        "self_attn.indexer.k_norm.weight": f"{INDEXER}.k_norm.weight",
+        "self_attn.indexer.k_norm.bias": f"{INDEXER}.k_norm.bias",
+        "self_attn.indexer.weights_proj.weight": f"{INDEXER}.linear_weights_proj.weight",
     }
     latent = "self_attn.kv_b_proj.weight" in own
     if not latent:

@@ -1,11 +1,12 @@
 """A trainer that saves through Miles's own `save`, with our bindings in, and loads what it wrote.
 
-See compat/cpu/megatron_alone.py, which runs it. Megatron's arguments are those that its saving
-code asks for; the model and its optimizer are real.
+Two of its ranks export, too: miles_export.py. See compat/cpu/megatron_alone.py, which runs it.
+Megatron's arguments are those that its saving code asks for; the model and its optimizer are real.
 """
 
 from __future__ import annotations
 
+import importlib
 import os
 from argparse import ArgumentParser
 from pathlib import Path
@@ -13,6 +14,7 @@ from unittest import mock
 
 import torch
 from lone_process import counts, join
+from miles_export import exports
 
 from miles_periodic.compat.catalog import binding_names, bindings_named
 from miles_periodic.compat.cpu.megatron_alone import Rank
@@ -25,6 +27,8 @@ from miles_periodic.plugins.chunked_checkpoint_staging.settings import (
     SLUG,
     ChunkedCheckpointStagingSettings,
 )
+from miles_periodic.plugins.fast_resharding.feature import FastResharding
+from miles_periodic.plugins.fast_resharding.settings import FastReshardingSettings
 
 STAGING_BYTES = 1 << 20
 
@@ -32,12 +36,21 @@ STAGING_BYTES = 1 << 20
 def before_import():
     tree = Tree.at("megatron", Path(os.environ["PYTHONPATH"].split(os.pathsep)[0]))
     settings = ChunkedCheckpointStagingSettings(staging_bytes=STAGING_BYTES)
-    feature = FeatureReference.of(ChunkedCheckpointStaging, settings)
-    bindings = bindings_named(binding_names(SLUG, "megatron", tree))
-    join(RunManifest("run", "", "", (feature,), bindings))
+    features = (
+        FeatureReference.of(ChunkedCheckpointStaging, settings),
+        FeatureReference.of(FastResharding, FastReshardingSettings()),
+    )
+    names = (*binding_names(SLUG, "megatron", tree), "checkpoint/export")
+    join(RunManifest("run", "", "", features, bindings_named(names)))
+    # Once, not in every rank: half of SGLang comes with it.
+    importlib.import_module("miles.backends.megatron_utils.model")
 
 
 def facts(rank: Rank) -> dict:
+    return exports(rank, arguments) if rank.world_size == 2 else _saved_and_loaded(rank)
+
+
+def _saved_and_loaded(rank: Rank) -> dict:
     from miles.backends.megatron_utils.model import save
 
     trained = trainer(hidden_size=256, num_layers=4)

@@ -1,7 +1,9 @@
 """One rank of a real Megatron on the CPU: checkpoints of several models in several layouts.
 
 See compat/cpu/megatron_alone.py, which runs it. Two ranks write them, then one loads each and
-leaves the logits that Megatron computes. Shape legend: B samples, S positions, V vocabulary.
+leaves the logits that Megatron computes. Models with an indexer are those of Megatron-core from
+0.19: before, it rotates other rows than the published models do.
+Shape legend: B samples, S positions, V vocabulary.
 """
 
 from __future__ import annotations
@@ -62,12 +64,34 @@ SHARED = {
     "moe_router_enable_expert_bias": True,
     "moe_router_topk_scaling_factor": 1.5,
 }
+#: Each token attends to 4 of up to 12. The rotation that needs a GPU changes no score.
+INDEXED = {
+    "experimental_attention_variant": "dsa",
+    "transformer_impl": "local",
+    "dsa_indexer_n_heads": 2,
+    "dsa_indexer_head_dim": 12,
+    "dsa_indexer_topk": 4,
+    "dsa_indexer_rotate_activation": False,
+}
 MODELS = {
     "llama": {**COMMON, **GROUPED},
     "tied": {**COMMON, **GROUPED},
     "qwen2": {**COMMON, **GROUPED, "add_qkv_bias": True},
     "qwen3-moe": {**COMMON, **GROUPED, **EXPERTS, "qk_layernorm": True},
     "deepseek-v3": {**COMMON, **EXPERTS, **LATENT, **SHARED},
+    "deepseek-v3.2": {**COMMON, **EXPERTS, **LATENT, **SHARED, **INDEXED},
+    "glm5": {
+        **COMMON,
+        **EXPERTS,
+        **LATENT,
+        **SHARED,
+        **INDEXED,
+        "num_layers": 4,
+        "moe_layer_freq": [0, 1, 1, 1],
+        "dsa_indexer_rope_interleaved": True,
+        "dsa_indexer_topk_freq": 2,
+        "dsa_indexer_skip_topk_offset": 2,
+    },
 }
 TENSOR, PIPELINE, EXPERT = (
     {f"{kind}_model_parallel_size": 2} for kind in ("tensor", "pipeline", "expert")
@@ -86,15 +110,25 @@ CHECKPOINTS = {
     "deepseek-v3-expert": ("deepseek-v3", EXPERT, {}),
     "deepseek-v3-pipeline": ("deepseek-v3", PIPELINE, {}),
 }
+WITH_INDEXER = {
+    "deepseek-v3.2-expert": ("deepseek-v3.2", EXPERT, {}),
+    "glm5-expert": ("glm5", EXPERT, {}),
+}
+
+
+def checkpoints_of(label: str) -> dict:
+    """Those that a Megatron of this label writes."""
+    return {**CHECKPOINTS, **(WITH_INDEXER if label == "0.19.2" else {})}
 
 
 def facts(rank: Rank) -> dict:
     """folder: where the world's files are."""
     from megatron.core import dist_checkpointing
 
-    for name, (model, layout, metadata) in CHECKPOINTS.items():
+    every = checkpoints_of(rank.words[0])
+    for name, (model, layout, metadata) in every.items():
         if rank.world_size == 1:
-            load_and_run(name, rank)
+            load_and_run(name, *every[name], rank)
             continue
         folder = rank.folder / name
         if rank.rank == 0:
@@ -105,11 +139,10 @@ def facts(rank: Rank) -> dict:
     return {"folder": str(rank.folder)}
 
 
-def load_and_run(name: str, rank: Rank) -> None:
+def load_and_run(name: str, model: str, layout: dict, metadata: dict, rank: Rank) -> None:
     """Leave `NAME.pt`: logits float32 [B, S, V] of `tokens()`."""
     from megatron.core import dist_checkpointing
 
-    model, _, metadata = CHECKPOINTS[name]
     built = build(model, {})
     written = rank.folder.parents[1] / "2" / "shared" / name
     wanted = built.sharded_state_dict(metadata=metadata or None)
@@ -140,7 +173,13 @@ def build(name: str, layout: dict):
     kind = MLATransformerConfig if "multi_latent_attention" in fields else TransformerConfig
     config = kind(**fields)
     parallel_state(config, SEED)
-    spec = get_gpt_decoder_block_spec(config, use_transformer_engine=False, normalization="RMSNorm")
+    spec = (
+        _indexed_spec(config)
+        if name in ("glm5", "deepseek-v3.2")
+        else get_gpt_decoder_block_spec(
+            config, use_transformer_engine=False, normalization="RMSNorm"
+        )
+    )
     if name == "deepseek-v3":
         for layer in spec.layer_specs:
             layer.submodules.self_attention.submodules.core_attention = _core_attention()
@@ -157,6 +196,27 @@ def build(name: str, layout: dict):
     )
     _randomise(model)
     return model
+
+
+def _indexed_spec(config):
+    """Every layer's own indexer, in plain matrices where Megatron asks for Transformer Engine's."""
+    from megatron.core.models import backends
+    from megatron.core.models.gpt import experimental_attention_variant_module_specs as specs
+    from megatron.core.post_training.modelopt.layers import Linear
+    from megatron.core.tensor_parallel.layers import ColumnParallelLinear
+    from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
+
+    class Backend(backends.LocalSpecProvider):
+        def linear(self):
+            return Linear
+
+    backend = Backend()
+    layers = specs.get_transformer_layer_with_experimental_attention_variant_spec(config, backend)
+    for layer in layers:
+        attention = layer.submodules.self_attention.submodules
+        attention.linear_q_down_proj = attention.linear_kv_down_proj = ColumnParallelLinear
+    norm = backend.layer_norm(rms_norm=True)
+    return TransformerBlockSubmodules(layer_specs=layers, layer_norm=norm)
 
 
 def _core_attention() -> type:

@@ -10,6 +10,7 @@ BY_NAME = (
     "chunked-optimizer-offload",
     "chunked-checkpoint-staging",
     "fused-linear-cross-entropy",
+    "fast-resharding",
 )
 #: Settings under which a plan depends on its batch alone, and a state is many chunks and waves.
 EXACT = {

@@ -9,7 +9,7 @@ BINDINGS = {"checkpoint/save-of-base", "checkpoint/host-tensors", "checkpoint/wa
 @pytest.fixture(scope="module")
 def saved(megatron_ranks):
     """What the one rank of the wheel's trainer saw."""
-    (facts,) = megatron_ranks("0.16.0rc0", "miles_save.py", worlds=(1,))[1]
+    (facts,) = megatron_ranks("0.16.0rc0", "miles_save.py")[1]
     return facts
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from resharded_models import CHECKPOINTS, VOCABULARY, tokens
+from resharded_models import VOCABULARY, checkpoints_of, tokens
 from transformers import AutoModelForCausalLM
 
 from miles_periodic.plugins.fast_resharding import reshard
@@ -62,20 +62,26 @@ CONFIGS = {
         "num_nextn_predict_layers": 0,
     },
 }
+INDEXER = {"index_n_heads": 2, "index_head_dim": 12, "index_topk": 4}
+CONFIGS["deepseek-v3.2"] = {**CONFIGS["deepseek-v3"], **INDEXER, "model_type": "deepseek_v32"}
+CONFIGS["glm5"] = {
+    **CONFIGS["deepseek-v3.2"],
+    "model_type": "glm_moe_dsa",
+    "num_hidden_layers": 4,
+    "indexer_rope_interleave": True,
+    "indexer_types": ["full", "full", "shared", "full"],
+}
+WRITTEN = [(label, name) for label in LABELS for name in checkpoints_of(label)]
 
 
-@pytest.fixture(scope="module", params=LABELS)
-def written(request, megatron_ranks):
-    """The folders of checkpoints and of logits."""
-    facts = megatron_ranks(request.param, "resharded_models.py", worlds=(2, 1))
-    return tuple(Path(facts[world][0]["folder"]) for world in (2, 1))
-
-
-@pytest.mark.parametrize("name", CHECKPOINTS)
-def test_a_converted_model_computes_the_logits_that_megatron_computes(written, name, tmp_path):
-    model = CHECKPOINTS[name][0]
+@pytest.mark.parametrize(("label", "name"), WRITTEN)
+def test_a_converted_model_computes_the_logits_that_megatron_computes(
+    label, name, megatron_ranks, tmp_path
+):
+    facts = megatron_ranks(label, "resharded_models.py", label, worlds=(2, 1))
+    checkpoints, logits_of = (Path(facts[world][0]["folder"]) for world in (2, 1))
+    model = checkpoints_of(label)[name][0]
     (tmp_path / "config.json").write_text(json.dumps(CONFIGS[model]), encoding="utf-8")
-    checkpoints, logits_of = written
     target = tmp_path / "target"
     reshard(checkpoints / name, target, config=tmp_path, verify=True)
     loaded, info = AutoModelForCausalLM.from_pretrained(target, output_loading_info=True)

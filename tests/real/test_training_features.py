@@ -1,8 +1,8 @@
-"""Offloaded optimizer state, staged saves and losses without logits in whole runs of Miles.
+"""Offloaded optimizer state, staged saves, exports, losses without logits: in whole runs of Miles.
 
 The rehearsal's second step is taken again from its first checkpoint, by runs without servers that
 train on its recorded rollouts: `taken_up` puts offload and staging in where they were not,
-`left_out` goes on without them.
+`left_out` goes on without them, and without fast-resharding.
 """
 
 import re
@@ -12,23 +12,28 @@ from pathlib import Path
 import pytest
 import torch
 from cpu_runs import EXACT, run_on_cpu
+from megatron_ranks import LINES
+from safetensors.torch import load_file
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+from transformers import AutoModelForCausalLM
 
 from miles_periodic.cli.rehearsal.measurements import measure_training, read_records
-from miles_periodic.compat.cpu.flags import CpuRun, checkpoints_folder
+from miles_periodic.compat.cpu.flags import CpuRun, checkpoints_folder, exports_folder
 
 pytestmark = pytest.mark.real
 
-OFFLOAD, STAGING, LOSS = (
+OFFLOAD, STAGING, LOSS, EXPORT = (
     "chunked-optimizer-offload",
     "chunked-checkpoint-staging",
     "fused-linear-cross-entropy",
+    "fast-resharding",
 )
 #: What each trainer of a run that trains and saves consults, of each feature.
 CONSULTED = {
     OFFLOAD: {"training/offloaded-optimizer", "training/write-weights", "training/state-of-weight"},
     STAGING: {"checkpoint/save-of-base", "checkpoint/waves", "checkpoint/host-tensors"},
     LOSS: {"loss/output", "loss/log-probs"},
+    EXPORT: {"checkpoint/export"},
 }
 #: Native log-probabilities come from logits that Megatron rounds to BF16, eight bits long. It moves
 #: this loss by 7e-5, the mean difference to the server's by 3e-5, the gradient's norm by 0.14 %.
@@ -41,6 +46,13 @@ TOLERANCES = {
 NOTHING_ON_THE_HOST = """
 from miles_periodic.compat.bindings import staging_memory
 staging_memory.lies_on_host = lambda tensor: False
+"""
+#: Miles's own exports, as on a GPU.
+CONVERTING_BRIDGE = f"""
+import sys
+sys.path.append({str(LINES)!r})
+import converting_bridge
+converting_bridge.stand_in()
 """
 WRITTEN = re.compile(r"checkpoint written in (\d+) waves: (\d+) bytes copied .* most (\d+) at once")
 
@@ -55,7 +67,8 @@ def taken_up(rehearsal, tmp_path_factory):
 def left_out(rehearsal, tmp_path_factory):
     """What decides which rows are trained on together, and by which arithmetic, stays in."""
     others = ("delta-router-replay", "cost-aware-packing", LOSS)
-    return go_on(rehearsal, "on", tmp_path_factory.mktemp("left_out"), *others)
+    folder = tmp_path_factory.mktemp("left_out")
+    return go_on(rehearsal, "on", folder, *others, site=CONVERTING_BRIDGE, exports=True)
 
 
 @pytest.mark.parametrize("feature", CONSULTED)
@@ -79,7 +92,7 @@ def test_every_trainer_that_takes_offload_up_loads_what_megatron_saved(taken_up)
 
 def test_no_trainer_without_offload_and_staging_consults_them(left_out):
     for consulted in by_trainer(left_out.processes):
-        assert not (CONSULTED[OFFLOAD] | CONSULTED[STAGING]) & consulted.keys()
+        assert not set().union(*(CONSULTED[f] for f in (OFFLOAD, STAGING, EXPORT))) & set(consulted)
 
 
 def test_every_trainer_saves_in_waves_and_holds_no_more_than_its_bound(taken_up):
@@ -107,13 +120,39 @@ def test_a_resumed_run_goes_on_bit_for_bit_from_the_step_that_was_saved(
     assert [key for key in found if not torch.equal(found[key], expected[key])] == []
 
 
-def go_on(rehearsal, name, folder, *slugs, site=""):
+def test_an_export_is_bit_for_bit_what_miles_makes_of_the_same_weights_without_it(
+    rehearsal, left_out
+):
+    found, expected = exported(rehearsal.folder / "work" / "on", 1), exported(left_out.folder, 1)
+    assert set(found) == set(expected) and len(found) > 100
+    assert [name for name in found if not same_bits(found[name], expected[name])] == []
+
+
+def test_every_save_of_a_run_has_an_export_of_its_own_that_transformers_loads(rehearsal):
+    first, second = (exports_folder(rehearsal.folder / "work" / "on") / n for n in ("0", "1"))
+    for folder in (first, second):
+        _, info = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
+        assert not any(info.values()), info
+    before, after = (exported(rehearsal.folder / "work" / "on", number) for number in (0, 1))
+    assert [name for name in before if not torch.equal(before[name], after[name])] != []
+
+
+def exported(folder: Path, number: int) -> dict[str, torch.Tensor]:
+    return load_file(exports_folder(folder) / str(number) / "model.safetensors")
+
+
+def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one.dtype == other.dtype and torch.equal(one, other)
+
+
+def go_on(rehearsal, name, folder, *slugs, site="", exports=False):
     """The second step of the rehearsal's run of that name once more, from its first checkpoint."""
     whole = rehearsal.folder / "work" / name
     first = "iter_0000000"
     shutil.copytree(checkpoints_folder(whole) / first, folder / "first" / first)
     (folder / "first" / "latest_checkpointed_iteration.txt").write_text("0", encoding="utf-8")
-    shape = CpuRun(num_rollouts=2, save_interval=1, load=folder / "first", recorded=whole)
+    going_on = {"load": folder / "first", "recorded": whole, "exports": exports}
+    shape = CpuRun(num_rollouts=2, save_interval=1, **going_on)
     outcome = run_on_cpu(folder / "work", slugs, shape=shape, site=site, settings=EXACT)
     assert (outcome.status, outcome.problems) == (0, []), outcome.log.read_text()[-3000:]
     return outcome

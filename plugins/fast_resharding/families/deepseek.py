@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from miles_periodic.plugins.fast_resharding.families.decoder import (
     SOURCE,
     TARGET,
@@ -17,21 +19,42 @@ from miles_periodic.plugins.fast_resharding.families.decoder import (
     router,
     shared_experts,
 )
-from miles_periodic.plugins.fast_resharding.families.table import Family, Rule, in_layers, whole
+from miles_periodic.plugins.fast_resharding.families.table import (
+    Family,
+    Part,
+    Rule,
+    in_layers,
+    whole,
+)
 from miles_periodic.plugins.fast_resharding.model_config import ModelConfig
 
 
 def rules(config: ModelConfig) -> list[Rule]:
-    num_layers, num_dense = config.num_layers, config.count("first_k_dense_replace")
+    return latent_model(config)
+
+
+def latent_model(
+    config: ModelConfig, indexer: Sequence[Rule] = (), indexed: Sequence[int] = ()
+) -> list[Rule]:
+    """indexer: what the layers `indexed` have besides, and the prediction layers."""
+    num_layers, dense = config.num_layers, _dense_layers(config)
     attention, sparse = latent_attention(config), sparse_mlp(config)
     return [
         embedding(config, copies_in_prediction_layers(config, "embed_tokens.weight")),
         *in_layers(range(num_layers), attention),
-        *in_layers(range(num_dense), dense_mlp(config)),
-        *in_layers(range(num_dense, num_layers), sparse),
-        *prediction_layers(config, [*attention, *sparse]),
+        *in_layers(indexed, indexer),
+        *in_layers(dense, dense_mlp(config)),
+        *in_layers([n for n in range(num_layers) if n not in dense], sparse),
+        *prediction_layers(config, [*attention, *indexer, *sparse]),
         *head(config, copies_in_prediction_layers(config, "shared_head.head.weight")),
     ]
+
+
+def _dense_layers(config: ModelConfig) -> Sequence[int]:
+    kinds = config.kinds("mlp_layer_types")[: config.num_layers]
+    if kinds:
+        return [number for number, kind in enumerate(kinds) if kind == "dense"]
+    return range(config.count("first_k_dense_replace"))
 
 
 def latent_attention(config: ModelConfig) -> list[Rule]:
@@ -51,13 +74,7 @@ def latent_attention(config: ModelConfig) -> list[Rule]:
             quantises=True,
         ),
         *_latent_norm("kv", latent),
-        whole(
-            f"{source}.linear_kv_up_proj.weight",
-            f"{target}.kv_b_proj.weight",
-            heads * (plain + value),
-            latent,
-            quantises=True,
-        ),
+        *_keys_and_values(config, plain, value),
         whole(
             f"{source}.linear_proj.weight",
             f"{target}.o_proj.weight",
@@ -82,6 +99,20 @@ def _queries(config: ModelConfig, rows: int) -> list[Rule]:
         matrix("q_down_proj", "q_a_proj", rank, hidden),
         *_latent_norm("q", rank),
         matrix("q_up_proj", "q_b_proj", rows, rank),
+    ]
+
+
+def _keys_and_values(config: ModelConfig, plain: int, value: int) -> list[Rule]:
+    """Each head's keys, then its values; in two matrices where 0.17 and 0.18 absorb them."""
+    source = f"{SOURCE}.self_attention"
+    target = f"{TARGET}.self_attn.kv_b_proj.weight"
+    heads, latent, both = config.num_heads, (config.size("kv_lora_rank"),), plain + value
+    keys = Part(target, plain, among=both, quantises=True)
+    values = Part(target, value, first=plain, among=both, quantises=True)
+    return [
+        whole(f"{source}.linear_kv_up_proj.weight", target, heads * both, *latent, quantises=True),
+        Rule(f"{source}.linear_k_up_proj.weight", (keys,), latent, heads),
+        Rule(f"{source}.linear_v_up_proj.weight", (values,), latent, heads),
     ]
 
 

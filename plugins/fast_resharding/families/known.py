@@ -7,7 +7,14 @@ from importlib.metadata import entry_points
 
 from miles_periodic.hooks.errors import PeriodicError
 from miles_periodic.hooks.nearest_name import did_you_mean
-from miles_periodic.plugins.fast_resharding.families import deepseek, glm, gpt_oss, llama, qwen
+from miles_periodic.plugins.fast_resharding.families import (
+    deepseek,
+    glm,
+    gpt_oss,
+    llama,
+    qwen,
+    sparse_attention,
+)
 from miles_periodic.plugins.fast_resharding.families.table import Family
 from miles_periodic.plugins.fast_resharding.settings import SLUG
 
@@ -17,6 +24,7 @@ OURS: tuple[Family, ...] = (
     *llama.FAMILIES,
     *qwen.FAMILIES,
     *deepseek.FAMILIES,
+    *sparse_attention.FAMILIES,
     *glm.FAMILIES,
     *gpt_oss.FAMILIES,
 )

@@ -34,7 +34,9 @@ class Part:
     """Rows of a source, of each of its groups, and the target that they are.
 
     target: a name with `{layer}` and `{expert}`. stacked: None where the rows alone are the
-    target. element: the one type that the target may have, else None. copies: further names that
+    target. first, among: where other parts, maybe of other sources, fill the target, too: its first
+    row in each of the target's groups, and how many rows those have; 0 where it is the whole group.
+    element: the one type that the target may have, else None. copies: further names that
     are written where the origin has them. quantises: whether it is among the matrices that a
     quantised model of the family holds in blocks.
     """
@@ -42,9 +44,16 @@ class Part:
     target: str
     rows: int
     stacked: Stacked | None = None
+    first: int = 0
+    among: int = 0
     element: str | None = None
     copies: tuple[str, ...] = ()
     quantises: bool = False
+
+    @property
+    def target_rows(self) -> int:
+        """Rows of each of the target's groups."""
+        return self.among or self.rows
 
 
 @dataclass(frozen=True)
@@ -85,7 +94,9 @@ class Rule:
         return re.compile(text)
 
     def target_shape(self, part: Part) -> tuple[int, ...]:
-        return part.stacked.shape if part.stacked else (self.groups * part.rows, *self.columns)
+        return (
+            part.stacked.shape if part.stacked else (self.groups * part.target_rows, *self.columns)
+        )
 
     def target(self, part: Part, layer: int | None, expert: int | None) -> str:
         shown = None if layer is None else layer + self.first_layer

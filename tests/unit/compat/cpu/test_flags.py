@@ -74,9 +74,14 @@ def test_the_game_is_found_by_its_dotted_path():
     assert callable(getattr(importlib.import_module(module), function))
 
 
-def test_a_run_saves_goes_on_and_trains_on_recorded_rollouts_only_where_it_is_told_to():
-    options = ("--save", "--save-interval", "--load", "--load-debug-rollout-data")
+def test_a_run_saves_exports_goes_on_and_trains_on_recorded_rollouts_only_where_it_is_told_to():
+    options = ("--save", "--save-interval", "--save-hf", "--load", "--load-debug-rollout-data")
     assert not set(options) & set(miles_flags(Path("/m"), Path("/w")))
-    run = CpuRun(save_interval=2, load=Path("/before"), recorded=Path("/other"))
-    found = [value_of(option, run) for option in options]
-    assert found == ["/w/checkpoints", "2", "/before", "/other/rollout/{rollout_id}.pt"]
+    run = CpuRun(save_interval=2, exports=True, load=Path("/before"), recorded=Path("/other"))
+    assert [value_of(option, run) for option in options] == [
+        "/w/checkpoints",
+        "2",
+        "/w/exports/{rollout_id}",
+        "/before",
+        "/other/rollout/{rollout_id}.pt",
+    ]

@@ -10,18 +10,25 @@ from miles_periodic.plugins.fast_resharding.tasks import segments
     before=st.integers(0, 4),
     rows=st.integers(1, 4),
     after=st.integers(0, 4),
+    first=st.integers(0, 3),
+    behind=st.integers(0, 3),
     data=st.data(),
 )
-def test_segments_lead_every_row_of_the_target_to_its_row_of_the_source(
-    groups, before, rows, after, data
+def test_segments_lead_every_row_that_a_piece_fills_to_its_row_of_the_source(
+    groups, before, rows, after, first, behind, data
 ):
-    piece = Piece("source", (), groups, before + rows + after, before, rows)
-    first = data.draw(st.integers(0, groups * rows - 1))
-    count = data.draw(st.integers(1, groups * rows - first))
+    among = first + rows + behind
+    piece = Piece("source", (), groups, before + rows + after, before, rows, first, among)
+    start = data.draw(st.integers(0, groups * among - 1))
+    count = data.draw(st.integers(1, groups * among - start))
     found = [
-        (segment.from_row + n, first + segment.to_row + n)
-        for segment in segments(piece, first, count)
+        (segment.from_row + n, start + segment.to_row + n)
+        for segment in segments(piece, start, count)
         for n in range(segment.num_rows)
     ]
-    source_rows = [g * piece.group_rows + before + r for g in range(groups) for r in range(rows)]
-    assert found == [(source_rows[row], row) for row in range(first, first + count)]
+    every = [
+        (group * piece.group_rows + before + row, group * among + first + row)
+        for group in range(groups)
+        for row in range(rows)
+    ]
+    assert found == [pair for pair in every if start <= pair[1] < start + count]

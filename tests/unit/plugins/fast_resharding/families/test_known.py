@@ -4,7 +4,11 @@ import re
 
 import pytest
 import torch
-from megatron_states import write_source
+from megatron_states import (
+    with_indexers_of_miles,
+    with_split_keys_and_values,
+    write_source,
+)
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -12,7 +16,9 @@ from miles_periodic.hooks.errors import PeriodicError
 from miles_periodic.plugins.fast_resharding import reshard
 from miles_periodic.plugins.fast_resharding.families import known
 from miles_periodic.plugins.fast_resharding.families.known import OURS, all_families, family_of
+from miles_periodic.plugins.fast_resharding.families.sparse_attention import indexed_layers
 from miles_periodic.plugins.fast_resharding.families.table import Family
+from miles_periodic.plugins.fast_resharding.model_config import ModelConfig
 
 DENSE = {
     "hidden_size": 16,
@@ -44,6 +50,16 @@ LATENT = {
     "qk_rope_head_dim": 4,
     "v_head_dim": 4,
 }
+INDEXED = {
+    **DENSE,
+    **EXPERTS,
+    **LATENT,
+    "q_lora_rank": 8,
+    "index_n_heads": 3,
+    "index_head_dim": 10,
+    "index_topk": 4,
+    "num_hidden_layers": 3,
+}
 MODELS = {
     "llama": DENSE,
     "llama with biases": {**DENSE, "attention_bias": True},
@@ -54,6 +70,9 @@ MODELS = {
     "qwen3_moe with a dense layer": {**DENSE, **EXPERTS, "mlp_only_layers": [0]},
     "deepseek_v3": {**DENSE, **EXPERTS, **LATENT, "q_lora_rank": 8},
     "deepseek_v3 without a query rank": {**DENSE, **EXPERTS, **LATENT, "q_lora_rank": None},
+    "deepseek_v32": {**INDEXED, "mlp_layer_types": ["sparse", "dense", "sparse"]},
+    "glm_moe_dsa": {**INDEXED, "indexer_rope_interleave": True},
+    "glm_moe_dsa with shared keys": {**INDEXED, "indexer_types": ["full", "shared", "full"]},
     "glm4_moe": {**DENSE, **EXPERTS, "use_qk_norm": True, "attention_bias": True},
     "gpt_oss": {**DENSE, **EXPERTS, "num_local_experts": 4},
 }
@@ -62,7 +81,7 @@ MODELS = {
 def origin(name, folder):
     """A model with random weights, as transformers saves it; the weights themselves."""
     fields = dict(MODELS[name])
-    if name.startswith("deepseek"):
+    if "kv_lora_rank" in fields:
         del fields["head_dim"]
     config = AutoConfig.for_model(name.split()[0], **fields)
     torch.manual_seed(5)
@@ -94,6 +113,73 @@ def test_a_family_gives_back_the_model_that_transformers_wrote(written, how, tmp
         assert found[key].dtype == tensor.dtype and torch.equal(found[key], tensor), key
 
 
+@pytest.fixture(params=["glm_moe_dsa", "deepseek_v32"])
+def indexed(request, tmp_path):
+    """A model type, its folder and its weights."""
+    return request.param, tmp_path / "model", origin(request.param, tmp_path / "model")
+
+
+def assert_given_back(expected, folder, tmp_path, changed):
+    write_source(tmp_path / "source", expected, 4, "layers apart", changed=changed)
+    reshard(tmp_path / "source", tmp_path / "target", config=folder, unit_bytes=100)
+    found = load_file(tmp_path / "target" / "model.safetensors")
+    assert found.keys() == expected.keys()
+    assert [key for key in expected if not torch.equal(found[key], expected[key])] == []
+
+
+def test_the_rows_that_miles_rotates_last_come_first_where_they_alternate(indexed, tmp_path):
+    model_type, folder, expected = indexed
+    rotated = LATENT["qk_rope_head_dim"] if model_type == "glm_moe_dsa" else 0
+    assert_given_back(expected, folder, tmp_path, lambda t: with_indexers_of_miles(t, rotated))
+
+
+def test_keys_and_values_of_absorbed_attention_are_put_together(indexed, tmp_path):
+    _, folder, expected = indexed
+    changed = {"key_rows": LATENT["qk_nope_head_dim"], "heads": DENSE["num_attention_heads"]}
+    assert_given_back(
+        expected, folder, tmp_path, lambda t: with_split_keys_and_values(t, **changed)
+    )
+
+
+def test_half_of_the_rows_of_a_tensor_do_not_fill_it(indexed, tmp_path):
+    _, folder, expected = indexed
+
+    def without_values(tensors):
+        split = with_split_keys_and_values(tensors, 4, 4)
+        return {key: tensor for key, tensor in split.items() if "linear_v_up" not in key}
+
+    with pytest.raises(PeriodicError, match=r"does not fill 3 tensors.*kv_b_proj"):
+        assert_given_back(expected, folder, tmp_path, without_values)
+
+
+def test_rows_that_two_tensors_hold_are_an_error(indexed, tmp_path):
+    _, folder, expected = indexed
+
+    def twice(tensors):
+        return {**tensors, **with_split_keys_and_values(tensors, 4, 4)}
+
+    with pytest.raises(PeriodicError, match=r"(?s)would be written to .*kv_b_proj.*linear_k_up"):
+        assert_given_back(expected, folder, tmp_path, twice)
+
+
+@pytest.mark.parametrize(
+    ("fields", "own"),
+    [
+        ({}, [0, 1, 2, 3, 4, 5]),
+        ({"indexer_types": ["full", "shared", "full"]}, [0, 2, 3, 4, 5]),
+        ({"index_topk_pattern": "FSSFSS"}, [0, 3]),
+        ({"index_topk_freq": 3}, [0, 1, 4]),
+        ({"index_topk_freq": 2, "index_skip_topk_offset": 3}, [0, 1, 2, 4]),
+    ],
+)
+def test_layers_with_an_indexer_are_those_of_the_config(fields, own, tmp_path):
+    config = ModelConfig({"num_hidden_layers": 6, **fields}, tmp_path)
+    assert indexed_layers(config) == own
+    if "indexer_types" not in fields:
+        types = AutoConfig.for_model("glm_moe_dsa", num_hidden_layers=6, **fields).indexer_types
+        assert own == [number for number, kind in enumerate(types) if kind == "full"]
+
+
 def test_every_family_but_gpt_oss_names_what_a_quantised_model_holds_in_blocks(written, tmp_path):
     name, folder, expected = written
     write_source(tmp_path / "source", expected, MODELS[name]["num_key_value_heads"])
@@ -108,7 +194,8 @@ def test_every_family_but_gpt_oss_names_what_a_quantised_model_holds_in_blocks(w
     convert()
     found = load_file(tmp_path / "target" / "model.safetensors")
     in_blocks = {name for name in found if found[name].dtype == torch.float8_e4m3fn}
-    assert in_blocks == {n for n in expected if re.search(r"_(proj|with_mqa)\.weight$", n)}
+    matrices = {n for n in expected if re.search(r"(_proj|with_mqa|wq_b|wk)\.weight$", n)}
+    assert in_blocks == {n for n in matrices if not n.endswith("weights_proj.weight")}
     assert all(found[f"{name}_scale_inv"].dtype == torch.float32 for name in in_blocks)
 
 
