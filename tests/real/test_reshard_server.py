@@ -1,7 +1,9 @@
 """A converted checkpoint, loaded and served by an SGLang server on the CPU."""
 
 import shutil
+from pathlib import Path
 
+import blockwise_fp8
 import pytest
 import torch
 from megatron_states import write_source
@@ -12,32 +14,55 @@ from miles_periodic.compat.cpu import tiny_model
 from miles_periodic.compat.cpu.sglang_server import ServerSetup, SGLangServer
 from miles_periodic.plugins.fast_resharding import reshard
 
-pytestmark = pytest.mark.real
+#: transformers says of FP8 on a CPU that it multiplies it out.
+pytestmark = [pytest.mark.real, pytest.mark.filterwarnings("ignore")]
 
 PROMPT = list(range(20, 60))
 NUM_NEW = 4
 
 
+#: SGLang takes matrices that it puts together, such as queries, keys and values, in whole blocks.
+WHOLE_BLOCKS = tiny_model.TinyModel(
+    hidden_size=128,
+    num_hidden_layers=2,
+    num_key_value_heads=4,
+    num_experts=4,
+    moe_intermediate_size=128,
+)
+
+
+@pytest.fixture(scope="module", params=[None, "fp8"])
+def quantize(request):
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def converted(tmp_path_factory):
+def converted(quantize, tmp_path_factory):
     """A model of several shards, from a checkpoint whose experts four ranks had shared."""
     folder = tmp_path_factory.mktemp("converted")
-    tiny_model.write(folder / "origin")
+    shape = WHOLE_BLOCKS if quantize else tiny_model.TinyModel()
+    tiny_model.write(folder / "origin", shape)
     weights = load_file(folder / "origin" / "model.safetensors")
-    write_source(folder / "source", weights, tiny_model.TinyModel().num_key_value_heads, parts=4)
+    write_source(folder / "source", weights, shape.num_key_value_heads, parts=4)
     shutil.copytree(
         folder / "origin", folder / "config", ignore=shutil.ignore_patterns("*.safetensors")
     )
     report = reshard(
-        folder / "source", folder / "target", config=folder / "config", shard_bytes=200_000
+        folder / "source",
+        folder / "target",
+        config=folder / "config",
+        quantize=quantize,
+        shard_bytes=200_000,
     )
     assert report.num_shards > 1
     return folder / "target"
 
 
 @pytest.fixture(scope="module")
-def answer(converted, sglang_path, tmp_path_factory):
-    setup = ServerSetup(converted, sglang_path("0.5.16"))
+def answer(quantize, converted, sglang_path, tmp_path_factory):
+    path = [*sglang_path("0.5.16"), Path(blockwise_fp8.__file__).parent]
+    more = {"stand_ins": "blockwise_fp8:STAND_INS"} if quantize else {}
+    setup = ServerSetup(converted, path, **more)
     with SGLangServer(setup, tmp_path_factory.mktemp("server") / "log") as server:
         answer = server.generate(PROMPT, NUM_NEW, return_logprob=True, logprob_start_len=0)
         return answer["meta_info"]
@@ -46,7 +71,10 @@ def answer(converted, sglang_path, tmp_path_factory):
 @pytest.fixture(scope="module")
 def log_probs(converted, answer):
     """Of every next token after a prefix of what was served, float32 [S, V]."""
-    model = AutoModelForCausalLM.from_pretrained(converted, dtype=torch.bfloat16)
+    model, info = AutoModelForCausalLM.from_pretrained(
+        converted, dtype=torch.bfloat16, output_loading_info=True
+    )
+    assert not any(info.values()), info
     tokens = PROMPT + [token for _, token, _ in answer["output_token_logprobs"]]
     with torch.no_grad():
         return model.eval()(torch.tensor([tokens])).logits[0].float().log_softmax(-1)

@@ -1,6 +1,7 @@
 """Tasks go to the nodes that hold the files, shown with a Ray of one process and two nodes.
 
-What a node sees under a path lies in a folder of its own.
+What a node sees under a path lies in a folder of its own. tests/real/test_reshard_nodes.py shows
+the same with raylets whose mounts differ.
 """
 
 import shutil
