@@ -1,15 +1,15 @@
-"""SGLang 0.5.11, which declares the start of routes and never reads it, with our bindings."""
+"""SGLang 0.5.11 alone, which declares the start of routes and never reads it.
+
+With our bindings in, `test_injected_servers.py` serves it.
+"""
 
 import base64
 
 import numpy as np
 import pytest
 
-from miles_periodic.compat.catalog import binding_names, bindings_named
 from miles_periodic.compat.cpu import tiny_model
 from miles_periodic.compat.cpu.sglang_server import ServerSetup, SGLangServer
-from miles_periodic.compat.matrix.called import calls
-from miles_periodic.compat.tree import Tree
 
 pytestmark = pytest.mark.real
 
@@ -18,43 +18,17 @@ TOKENS = list(range(20, 60))
 
 
 @pytest.fixture
-def serve(sglang_path, tmp_path):
+def server(sglang_path, tmp_path):
     model = tmp_path / "model"
     tiny_model.write(model)
-
-    def start(with_bindings):
-        path = sglang_path(VERSION)
-        tree = Tree.at("sglang", path[-1])
-        names = binding_names("delta-router-replay", "sglang", tree) if with_bindings else ()
-        flags = ("--disable-overlap-schedule",)
-        setup = ServerSetup(model, path, bindings_named(names), flags=flags)
-        return SGLangServer(setup, tmp_path / "log")
-
-    return start
+    setup = ServerSetup(model, sglang_path(VERSION), flags=("--disable-overlap-schedule",))
+    with SGLangServer(setup, tmp_path / "log") as running:
+        yield running
 
 
-def rows(server, tokens, start):
-    answer = server.generate(tokens, routed_experts_start_len=start)
+def test_without_the_bindings_the_start_is_ignored(server):
+    answer = server.generate(TOKENS, routed_experts_start_len=30)
     model = tiny_model.TinyModel()
     shape = (-1, model.num_hidden_layers, model.num_experts_per_tok)
     values = base64.b64decode(answer["meta_info"]["routed_experts"])
-    return np.frombuffer(values, np.int32).reshape(shape)
-
-
-def test_a_delta_equals_the_suffix_of_all_rows_and_the_roll_call_shows_who_made_it(serve):
-    with serve(True) as server:
-        full = rows(server, TOKENS, 0)
-        assert len(full) == len(TOKENS) + 4 - 1
-        delta = rows(server, TOKENS, 30)
-        assert delta.tobytes() == full[30:].tobytes()
-        assert len(rows(server, TOKENS, len(TOKENS))) == 3
-        assert server.roll.never_consulted() == []
-        called = calls()[f"sglang-{VERSION}"]["tests/real/test_server_backport.py"]
-        assert called == {binding.name for binding in server.roll.bindings}
-        assert "scheduler" in {row["role"] for row in server.roll.rows()}
-    assert not server.roll.failures
-
-
-def test_without_the_bindings_the_start_is_ignored(serve):
-    with serve(False) as server:
-        assert len(rows(server, TOKENS, 30)) == len(TOKENS) + 4 - 1
+    assert len(np.frombuffer(values, np.int32).reshape(shape)) == len(TOKENS) + 4 - 1
