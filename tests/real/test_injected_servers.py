@@ -10,6 +10,7 @@ import os
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import numpy as np
 import pytest
 from injected_servers import FLAGS, NUM_PROMPT, RETRACTING, START, observe
 
@@ -108,6 +109,5 @@ def test_rows_of_requests_that_were_retracted_are_those_of_an_idle_server(served
         pairs = enumerate(zip(tokens, alone_tokens, strict=True))
         num_alike = next((i for i, (a, b) in pairs if a != b), len(tokens))
         num_rows = NUM_PROMPT - START + num_alike
-        equal = [sorted(map(sorted, a)) == sorted(map(sorted, b)) for a, b in
-                 zip(rows[:num_rows], alone[:num_rows], strict=True)]  # fmt: skip
-        assert num_rows > 40 and sum(equal) / num_rows > 0.75
+        mine, theirs = (np.sort(each[:num_rows], axis=-1) for each in (rows, alone))
+        assert num_rows > 40 and (mine == theirs).all(axis=-1).mean() > 0.85
