@@ -26,8 +26,8 @@ from miles_periodic.plugins import features
 
 pytestmark = pytest.mark.real
 
-#: Version to flags of its own: forwards one by one before 0.5.15. 0.5.9 to 0.5.11 hand out no routes
-#: where they overlap; 0.5.12 to 0.5.14 copy them to the host in order, which on a CPU copies nothing.
+#: Version to flags of its own: forwards one by one before 0.5.15. 0.5.9 to 0.5.11 hand out no
+#: routes where they overlap; 0.5.12 to 0.5.14 copy them in order, which on a CPU copies nothing.
 ONE_BY_ONE = ("--disable-overlap-schedule",)
 RELEASES = {
     "0.5.9": ONE_BY_ONE, "0.5.11": ONE_BY_ONE, "0.5.12": ONE_BY_ONE, "0.5.14": ONE_BY_ONE,
