@@ -8,8 +8,11 @@ options       the options that select plugins and settings
 selected      options to features, settings and plan
 launch        one run: plan, roll call, child process, verdict
 plan          `miles plan`
+reshard       `miles reshard`
 rehearsal/    `miles rehearse`
 bench/        `miles bench`
+pbox/         `miles pbox`
 compat/       `miles compat`: every feature on every release
+patches/      `miles patches`: features as codemods for a checkout
 upstream/     `miles upstream`: the ledger
 """

@@ -15,7 +15,13 @@ from typing import Any
 
 from miles_periodic.cli import messages
 from miles_periodic.cli.options import Selection
-from miles_periodic.cli.selected import Selected, bindings_of, plan_for, select_features
+from miles_periodic.cli.selected import (
+    Selected,
+    bindings_of,
+    in_sources_of,
+    plan_for,
+    select_features,
+)
 from miles_periodic.compat.manifest import RunManifest
 from miles_periodic.compat.plan import Plan
 from miles_periodic.compat.roll_call.absent import watch_for_absent
@@ -23,7 +29,7 @@ from miles_periodic.compat.roll_call.roll import Roll
 from miles_periodic.compat.roll_call.server import RollCallServer
 from miles_periodic.compat.run_processes import end_processes
 from miles_periodic.compat.server_roles import roles_on
-from miles_periodic.hooks.errors import ROLL_CALL_STATUS, PeriodicError
+from miles_periodic.hooks.errors import ROLL_CALL_STATUS, PeriodicError, RollCallError
 
 #: Ray's own channel for a driver's job configuration; `ray.init` merges it.
 RAY_JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
@@ -48,12 +54,18 @@ def launch(script: str, arguments: Sequence[str], selection: Selection) -> int:
     for slug in dropped:
         messages.warning(f"this run goes without {slug}, as allowed.")
     with open_roll_call(plan, dropped) as roll_call:
-        manifest = manifest_of(roll_call, selected, dropped)
-        environment = run_environment(manifest, os.environ)
-        messages.say(
-            "periodic", f"run {manifest.run_id}, {len(manifest.bindings)} bindings.", "dim"
+        manifest = manifest_of(
+            roll_call, selected, dropped, in_sources=in_sources_of(plan, dropped)
         )
+        environment = run_environment(manifest, os.environ)
+        messages.say("periodic", f"run {manifest.run_id}, {_bindings_in_words(manifest)}.", "dim")
         return supervise(command, environment, roll_call)
+
+
+def _bindings_in_words(manifest: RunManifest) -> str:
+    patched = len(manifest.in_sources)
+    said = f"{len(manifest.bindings)} bindings"
+    return f"{said}, {patched} of them patched in the sources" if patched else said
 
 
 def without_idle(selected: Selected, plan: Plan) -> Selected:
@@ -118,16 +130,16 @@ def _own_address() -> str:
 
 
 def manifest_of(
-    roll_call: RollCallServer, selected: Selected, without: Sequence[str] = (), **rehearsal: Any
+    roll_call: RollCallServer, selected: Selected, without: Sequence[str] = (), **more: Any
 ) -> RunManifest:
-    """What the processes of the run are told; `rehearsal`: the manifest's fields for one."""
+    """What the processes of the run are told; `more`: further fields of the manifest."""
     return RunManifest(
         run_id=roll_call.run_id,
         roll_call=roll_call.address,
         token=roll_call.token,
         features=selected.references(without),
         bindings=roll_call.roll.bindings,
-        **rehearsal,
+        **more,
     )
 
 
@@ -169,9 +181,21 @@ def verdict(status: int, roll_call: RollCallServer) -> int:
     if roll_call.roll.failures:
         end_processes(roll_call.run_id)
         return ROLL_CALL_STATUS
-    if status == 0 and not _did_its_work(roll_call.roll):
+    if status == 0 and not (_was_joined(roll_call) and _did_its_work(roll_call.roll)):
         return ROLL_CALL_STATUS
     return 128 - status if status < 0 else status
+
+
+def _was_joined(roll_call: RollCallServer) -> bool:
+    """Whether any process of a run with bindings said hello; says why not."""
+    if not roll_call.roll.bindings:
+        return True
+    try:
+        roll_call.require_joined()
+    except RollCallError as error:
+        messages.error(error)
+        return False
+    return True
 
 
 def _did_its_work(roll: Roll) -> bool:

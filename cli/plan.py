@@ -140,6 +140,8 @@ def _why(row: Row, wide: bool) -> Group:
         below.append(Text.assemble((place, "blue"), gap, (evidence.what, "dim")))
     if isinstance(decision, Inject):
         below.append(Text(f"bindings: {', '.join(decision.bindings)}", style="cyan"))
+        if decision.in_sources:
+            below.append(Text(f"in the sources: {', '.join(decision.in_sources)}", style="green"))
     if isinstance(decision, Unsupported):
         parts = ("target", "expected", "found")
         below += [Text(f"{p}: {getattr(decision, p)}") for p in parts if getattr(decision, p)]

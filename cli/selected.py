@@ -165,3 +165,10 @@ def bindings_of(plan: Plan, without: Sequence[str] = ()) -> tuple[Binding, ...]:
         for name in row.decision.bindings
     }
     return bindings_named(names)
+
+
+def in_sources_of(plan: Plan, without: Sequence[str] = ()) -> tuple[str, ...]:
+    """Those of the plan's bindings that patch sets have put into the trees' sources, sorted."""
+    rows = [row for row in plan.rows if row.feature not in without]
+    found = (row.decision.in_sources for row in rows if isinstance(row.decision, Inject))
+    return tuple(sorted({name for names in found for name in names}))

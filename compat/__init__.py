@@ -10,6 +10,9 @@ probes/         per feature: native, inject or unsupported on a tree, with evide
 binding         where one hook spec meets one upstream symbol
 bindings/       per feature: the adapters
 apply           one binding onto one imported module, and the proof that it is still there
+after_import    what waits in a process for a module to have executed
+binding_point   what a patched module calls at its end, so that its bindings are put in
+patched         what of a feature goes into a tree's sources, and what is there already
 catalog/        the bindings that exist, and which of them a feature or a setting needs
 conditions      whether a tree shows what a condition of the ledger asks for, and where
 expiry          which bindings a tree no longer needs, by the ledger's own proof
@@ -17,6 +20,7 @@ drift           whether the targets of an injection look as they were known
 session_support whether a feature reaches rollouts through Miles's session server
 matrix/         every feature against every release in range
 plan            feature x upstream to a decision, with the environment it was made for
+decide          one feature on one upstream: its probe, its settings, the known shapes
 environment     what else decides: Python, torch, devices, Ray, runsc, Slurm
 manifest        the plan as every process of a run receives it
 boot            what the .pth line starts in a process of a run
@@ -25,6 +29,7 @@ run_processes   the processes of a run on this node, found and ended
 roll_call/      what each process really did, told to the launcher
 meter           what a rehearsal sent, reused and trained on, written down
 deferred_logits what a model returns in place of logits
+tool_rollouts   Miles's rollouts with tools, where what they run in may fail
 train           the training entry for the miles-rl wheel, which ships none
 bench/          a real Megatron's half of `miles bench`
 cpu/            stand-ins that let the stack run without a GPU

@@ -1,7 +1,8 @@
 """What the .pth line starts in a Python process of a run: nothing is imported but our own hooks.
 
 Each binding waits for the module that defines its target and is applied right after that module
-executed, before anybody can bind the name. What was applied goes to the roll call; a binding that
+executed, before anybody can bind the name; by an import hook, or by the module itself where a patch
+set has put a binding point into it. What was applied goes to the roll call; a binding that
 fails ends the process, and the roll call ends the run.
 """
 
@@ -12,8 +13,7 @@ import sys
 from functools import partial
 from typing import NoReturn
 
-import wrapt
-
+from miles_periodic.compat import after_import
 from miles_periodic.compat.apply import Applied, apply_binding
 from miles_periodic.compat.manifest import GATE, ManifestError, RunManifest
 from miles_periodic.compat.roll_call.member import ENDED_STATUS, Member
@@ -24,8 +24,8 @@ _member: Member | None = None
 def start() -> None:
     """Join the run that the environment names.
 
-    The .pth line calls it; Python may read a .pth file more than once, so that a second call
-    does nothing.
+    The .pth line calls it, and a binding point where no such line was read. Python may read a .pth
+    file more than once, so that a second call does nothing.
     """
     global _member
     if _member is not None:
@@ -50,7 +50,8 @@ def _register_bindings(manifest: RunManifest) -> None:
 
         meter.register_inner(manifest.meter)
     for binding in manifest.bindings:
-        wrapt.register_post_import_hook(partial(_on_import, binding), binding.module)
+        in_sources = binding.name in manifest.in_sources
+        after_import.register(partial(_on_import, binding), binding.module, hook=not in_sources)
     if manifest.meter:
         meter.register_outer(manifest.meter)
 

@@ -49,6 +49,8 @@ class RunManifest:
     token: secret that opens the roll call.
     features: the features that are on, in the order in which their wrappers compose.
     bindings: the bindings to apply; each process applies those whose modules it imports.
+    in_sources: names of bindings for which no import hook is needed: the modules of the launcher's
+        trees put them in by themselves.
     stand_ins: catalog of CPU stand-ins as `module:attribute`, or empty.
     meter: folder that the meter writes to, or empty for no meter.
     ends_with_launcher: whether a process without bindings, too, stops when the launcher is gone.
@@ -59,6 +61,7 @@ class RunManifest:
     token: str
     features: tuple[FeatureReference, ...] = ()
     bindings: tuple[Binding, ...] = ()
+    in_sources: tuple[str, ...] = ()
     stand_ins: str = ""
     meter: str = ""
     ends_with_launcher: bool = False
@@ -75,6 +78,7 @@ class RunManifest:
             parts = json.loads(zlib.decompress(base64.b64decode(text, validate=True)))
             parts["features"] = tuple(FeatureReference(**part) for part in parts["features"])
             parts["bindings"] = tuple(_binding(part) for part in parts["bindings"])
+            parts["in_sources"] = tuple(parts["in_sources"])
             return cls(**parts)
         except (binascii.Error, zlib.error, ValueError, KeyError, TypeError) as error:
             raise ManifestError(f"{GATE} holds no manifest of this version: {error}") from error

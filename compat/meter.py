@@ -19,6 +19,8 @@ from typing import Any
 
 import wrapt
 
+from miles_periodic.compat import after_import
+
 REQUESTS, SHARDS, METRICS, TRANSFERS = "request", "shard", "metrics", "transfer"
 
 #: The rollout that a task generates, as its own first request saw it: [name, requests so far].
@@ -45,7 +47,7 @@ def _wrap(module: str, name: str, measure: Callable[..., Any], folder: str) -> N
 
         wrapt.wrap_function_wrapper(imported, name, wrapper)
 
-    wrapt.register_post_import_hook(put_in, module)
+    after_import.register(put_in, module)
 
 
 def note(kind: str, **parts: Any) -> None:

@@ -20,8 +20,9 @@ everything after it goes to the script untouched.
 
 | exit status | of | meaning |
 |---|---|---|
-| 1 | `rehearse`, `bench packing`, `bench offload` | a check or a goal was missed |
+| 1 | `rehearse`, `bench packing`, `bench offload`, `bench reshard` | a check or a goal was missed |
 | 1 | `compat matrix --check`, `upstream verify` | the sources say otherwise |
+| 1 | `patches check` | a patch set is in conflict |
 | 2 | every command | something to change, found before anything was started |
 | 3 | a script | the roll call failed; every process of the run on this node was ended |
 | 70 | a process of a run | a binding was not in place in it, or its launcher was gone |
@@ -58,7 +59,7 @@ def _is_option(parameter: Any) -> bool:
 def _row(option: Any) -> str:
     value = "" if option.is_flag else f" {option.metavar or 'N'}"
     meaning = _plain(option.help)
-    if option.default not in (None, False):
+    if option.default not in (None, False, ""):
         meaning += f" Default: {option.default}."
     return f"| `{option.opts[0]}{value}` | {meaning} |"
 

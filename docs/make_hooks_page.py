@@ -1,7 +1,9 @@
 """Writes hooks.md from the hook specs: `python docs/make_hooks_page.py`."""
 
 import inspect
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from miles_periodic.hooks import (
     checkpointing,
@@ -22,6 +24,7 @@ TITLES = {
     training: "Training: who trains on what, and what steps",
     checkpointing: "Checkpointing: what a train rank writes",
 }
+LINE_LENGTH = 96
 HEAD = """# Hooks
 
 One hook is one decision that an upstream takes. Features implement them as methods marked
@@ -37,9 +40,19 @@ def page() -> str:
         parts.append(f"## {title}\n")
         for name, function in vars(module).items():
             if hasattr(function, "miles-periodic_spec"):
-                signature = str(inspect.signature(function)).replace("'", "")
-                parts += [f"### `{name}{signature}`\n", inspect.cleandoc(function.__doc__) + "\n"]
+                parts += [f"### {name}\n", _signature(name, function), ""]
+                parts += [inspect.cleandoc(function.__doc__) + "\n"]
     return "\n".join(parts)
+
+
+def _signature(name: str, function: Callable[..., Any]) -> str:
+    """The exact signature as code; one argument per line where it is longer than a line."""
+    signature = inspect.signature(function)
+    text = f"{name}{signature}"
+    if len(text) > LINE_LENGTH:
+        arguments = "".join(f"    {part},\n" for part in signature.parameters.values())
+        text = f"{name}(\n{arguments}) -> {signature.return_annotation}"
+    return f"```python\n{text}\n```".replace("'", "")
 
 
 if __name__ == "__main__":

@@ -3,8 +3,10 @@
 decisions        the answers of a probe: native, inject, off, unsupported, each with evidence
 errors           what a user is told: feature, tree, target, expected, found, remedy
 feature          what a feature states about itself
+binding_points   the statement that a patch set puts into a module, as text
 conditions       what the sources of a tree must show, as plain values
 cache_folder     where what was fetched is kept
+conflicts        arguments that a feature cannot have beside it
 nearest_name     the closest known name to a mistyped one
 selection        `--plugins` text to the features that are on
 settings         TOML, environment and command line to one frozen model per feature
@@ -13,6 +15,7 @@ proofs           what the real servers must show, and the requests that ask for 
 common_prefix    how far two sequences of tokens agree
 alignment        the unit to which trainers pad a sample
 weight_versions  the order of weight versions
+rollout_ground   what a rollout stands on beside its servers, and whether that failed
 rollout          hook specs that the rollout processes call
 sessions         hook specs that the session server calls, and who assembles its sessions
 routing          hook specs that decide which server and rank answers a request

@@ -34,11 +34,15 @@ class Native:
 
 @dataclass(frozen=True, slots=True)
 class Inject:
-    """The upstream lacks it, and every target that our bindings need has a known shape."""
+    """The upstream lacks it, and every target that our bindings need has a known shape.
+
+    in_sources: those of the bindings that a patch set has put into the tree's sources.
+    """
 
     reason: str
     evidence: tuple[Evidence, ...] = ()
     bindings: tuple[str, ...] = ()
+    in_sources: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,7 @@ EXCLUSIVE_HOOKS = (
     "offloaded_optimizer",
     "token_log_probs",
     "checkpoint_waves",
+    "export_checkpoint",
     "routing_key",
     "data_parallel_rank",
     "expected_prefix_tokens",

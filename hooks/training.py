@@ -58,16 +58,18 @@ def token_log_probs(
     head: OutputHead,
     targets: Any,
     temperature: float,
-    ignore_index: int | None,
+    any_target: bool,
     with_entropy: bool,
 ) -> tuple[Any, Any]:
     """The log-probabilities of given tokens, from what their logits would be made of.
 
     Called in each train rank that holds the output layer, for each micro-batch, in place of the
     logits; `head` is what they would be made of, T tokens of it; `targets` (T,) int64, tokens of
-    the whole vocabulary or `ignore_index` (None: none is); logits are divided by `temperature`.
-    Returns log-probabilities (T,) FP32, 0 for an ignored token, and where `with_entropy` the
-    entropies (T,) in nats, else `None`; both with gradients of the head's tensors. There is no
-    default: somebody must answer. First result wins; two features that answer are refused when the
+    the whole vocabulary; logits are divided by `temperature`. With `any_target` a target may also
+    lie outside of the vocabulary (a position without a label) and is taken as Megatron takes it: as
+    if its logit were a constant, as large as the token's largest one. Without, it is an error.
+    Returns log-probabilities (T,) FP32, never above 0, and where `with_entropy` the entropies (T,)
+    in nats, else `None`; both with gradients of the head's tensors. There is no default: somebody
+    must answer. First result wins; two features that answer are refused when the
     manager is built.
     """

@@ -8,6 +8,8 @@ cost_aware_packing          data-parallel ranks that wait for each other as litt
 chunked_optimizer_offload   Adam whose masters and moments stream from host memory
 fused_linear_cross_entropy  token log-probabilities without a tensor of tokens x vocabulary
 chunked_checkpoint_staging  saves that hold a bounded part of a shard in host memory
+fast_resharding             Megatron's checkpoints as safetensors of Hugging Face, at disk speed
+pbox                        sandboxes on the job's own nodes, gone with the job
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ def features() -> tuple[type[Feature], ...]:
     from miles_periodic.plugins.cost_aware_packing.feature import CostAwarePacking
     from miles_periodic.plugins.decode_radix_cache.feature import DecodeRadixCache
     from miles_periodic.plugins.delta_router_replay.feature import DeltaRouterReplay
+    from miles_periodic.plugins.fast_resharding.feature import FastResharding
     from miles_periodic.plugins.fused_linear_cross_entropy.feature import FusedLinearCrossEntropy
     from miles_periodic.plugins.kv_preservation.feature import KVPreservation
     from miles_periodic.plugins.request_routing.feature import RequestRouting
@@ -37,4 +40,5 @@ def features() -> tuple[type[Feature], ...]:
         ChunkedOptimizerOffload,
         FusedLinearCrossEntropy,
         ChunkedCheckpointStaging,
+        FastResharding,
     )

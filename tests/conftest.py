@@ -12,11 +12,17 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 from hypothesis import settings
+from lanes import Lanes, file_of, place_of
 from megatron_ranks import TREES, run_ranks
 
 # A slow example is no failure: time is measured by `miles bench`, never asserted.
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
+
+# Servers and ranks of one tree start many times: what the first of them compiles is kept.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+# One core per process: the matrices are tiny and the processes many.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 TESTS = Path(__file__).parent
 ROOT = TESTS.parent
@@ -151,20 +157,40 @@ def index(tmp_path, monkeypatch) -> Callable[..., None]:
 def megatron_ranks(unpacked, tmp_path_factory) -> Callable[..., dict[int, list[dict]]]:
     """`megatron_ranks(label, script, *words, worlds=(1, 2))`: facts by world size, then by rank.
 
-    label: one of megatron_ranks.TREES. script: a file of tests/lines, see
-    compat/cpu/megatron_alone.py. Each is run once per session, all worlds in one go.
+    label: one of megatron_ranks.TREES, or the folder of a checkout. script: a file of tests/lines,
+    see compat/cpu/megatron_alone.py. Each is run once per session, all worlds in one go.
     """
     known: dict[tuple, dict[int, list[dict]]] = {}
 
     def facts(label: str, script: str, *words: str, worlds: tuple[int, ...] = (1, 2), **limits):
         asked = (label, script, words, worlds)
         if asked not in known:
-            folder = tmp_path_factory.mktemp(f"{script.removesuffix('.py')}-{label}-")
-            tree = unpacked(*TREES[label])
+            folder = tmp_path_factory.mktemp(f"{script.removesuffix('.py')}-{Path(label).name}-")
+            tree = unpacked(*TREES[label]) if label in TREES else Path(label).resolve()
             known[asked] = run_ranks(tree, script, folder, *words, worlds=worlds, **limits)
         return known[asked]
 
     return facts
+
+
+@pytest.fixture(scope="session")
+def sandbox_agent(tmp_path_factory):
+    """One real agent, its limits proved, for all tests of what happens in sandboxes."""
+    from pbox_agent import agent
+    from pbox_image import base_image
+
+    base_image()
+    cpu = max(os.sched_getaffinity(0))
+    folder = tmp_path_factory.mktemp("sandboxes")
+    with agent(folder, "--warm", "base=2", "--cpus", str(cpu)) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def sandbox_host(sandbox_agent):
+    """A job's connection to that agent."""
+    with sandbox_agent.connect() as host:
+        yield host
 
 
 # Skips are counted, and in CI one is a failure.
@@ -179,5 +205,19 @@ def pytest_terminal_summary(terminalreporter):
 
 def pytest_sessionfinish(session):
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is None:  # A worker, whose skips the first process counts.
+        return
     if os.environ.get("CI") and reporter.stats.get("skipped") and session.exitstatus == 0:
         session.exitstatus = 1
+
+
+# With `-n 2` two workers share the tests; see tests/lines/lanes.py.
+
+
+def pytest_xdist_make_scheduler(config, log):
+    return Lanes(config, log)
+
+
+def pytest_collection_modifyitems(config, items):
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: place_of(file_of(item.nodeid)))

@@ -5,4 +5,15 @@ claims   whether what a row claims agrees with what releases show
 github   what GitHub says of one number: conditional requests, limits honoured
 refresh  all rows asked about
 states   what was heard since the ledger was written: in the cache, or written into it
+
+And what we would send them, as branches of their checkouts:
+
+contributions  the changes, as data: steps, edits by structure, new files
+edits          those edits, on LibCST
+changed_files  what the steps make of a base's files
+checkout       a git repository, and a work tree of our own in it
+style          the upstream's own formatters and linters
+prepare        the commits, and the added tests run at each
+description    a pull request's text, in the upstream's template
+measurements   numbers for it, from docs/benchmarks.md or a result in JSON
 """

@@ -47,6 +47,7 @@ def measure(runs: int) -> dict[str, Any]:
         for _ in range(runs):
             for kind, environment in kinds.items():
                 times[kind].append(_start(environment))
+        roll_call.require_joined()
     rows = [
         {"python -c pass": kind, "median_ms": statistics.median(t), "minimum_ms": min(t)}
         for kind, t in times.items()

@@ -32,6 +32,7 @@ SAVER = "miles_periodic.compat.bench.checkpoint_saves"
 STOCK = "Megatron alone"
 IN_PLACE = "feature, tensors in host memory"
 COPIED = "feature, every tensor copied as from a GPU"
+ON_GPU = "feature, tensors on the GPU"
 
 
 def checkpoint_staging_command(
@@ -46,10 +47,11 @@ def checkpoint_staging_command(
     staging_mebibytes: Annotated[int, typer.Option(min=1, help="The feature's bound.")] = 64,
     json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Measure the host memory and the time that a save takes, on this machine's CPU and disk.
+    """Measure the host memory and the time that a save takes, on this machine and its disk.
 
-    The tensors are parts of flat buffers in host memory, which Megatron clones before it writes.
-    Exits with 1 where the feature took more memory than its bound and a tenth of the checkpoint.
+    The tensors are parts of flat buffers, on the GPU where there is one; otherwise in host memory,
+    and Megatron clones them before it writes. Exits with 1 where the feature took more memory than
+    its bound and a tenth of the checkpoint.
     """
     from miles_periodic.cli.bench.table import show
 
@@ -83,16 +85,23 @@ def measure(megatron: Path | None, mebibytes: int, staging_mebibytes: int) -> di
                 [parent, *filter(None, [plain.get("PYTHONPATH")])]
             )
         bound = plain | manifest.environment()
-        for kind in (STOCK, IN_PLACE, COPIED):
+        for kind in _kinds():
             flags = ["--as-on-a-gpu"] if kind == COPIED else []
             environment = plain if kind == STOCK else bound
             saves[kind] = _saves(Path(work) / "checkpoint", mebibytes, flags, environment)
+        roll_call.require_applied()
     return {
         "rows": [_row(kind, measured) for kind, measured in saves.items()],
         "bound_MiB": staging_mebibytes,
         "saves_each": REPEATS,
         "tree": tree.name,
     }
+
+
+def _kinds() -> tuple[str, ...]:
+    import torch
+
+    return (STOCK, ON_GPU) if torch.cuda.is_available() else (STOCK, IN_PLACE, COPIED)
 
 
 def _known_bindings(tree: Tree | None) -> tuple[str, ...]:

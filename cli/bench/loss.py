@@ -152,9 +152,8 @@ def _ways(device: str) -> dict[str, Way]:
     if cross_entropy.is_there():
         ways["logits by Megatron"] = _by_megatron
     ways["ours, torch"] = _ours("torch")
-    for kernel, package in (("liger", "liger_kernel"), ("quack", "quack")):
-        if device == "cuda" and importlib.util.find_spec(package) is not None:
-            ways[f"ours, {kernel}"] = _ours(kernel)
+    if device == "cuda" and importlib.util.find_spec("liger_kernel") is not None:
+        ways["ours, liger"] = _ours("liger")
     return ways
 
 
@@ -201,7 +200,7 @@ def _row(way: str, compute: Way, shape: Shape, device: str, repeats: int) -> dic
         row |= _errors(compute, operands, shape)
     except torch.OutOfMemoryError:
         row["outcome"] = "out of memory"
-    except (ArithmeticError, ValueError) as error:
+    except (ArithmeticError, ValueError, ImportError) as error:
         row["outcome"] = str(error)
     return row | {key: None for key in _MEASURED if key not in row}
 

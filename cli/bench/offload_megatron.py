@@ -70,7 +70,7 @@ def _contest(contender: str, tree: Tree, task: Task, rank: Rank) -> MegatronOutc
             f"{shared}/rendezvous",
             str(answer),
         )
-        with _gate(contender, tree, task) as gate:
+        with _gate(contender, tree, task, answer) as gate:
             path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
             quiet = cpu_environment() if rank.device.type == "cpu" else {}
             environment = {**os.environ, **quiet, **gate, "PYTHONPATH": path}
@@ -105,8 +105,11 @@ def _run(task: MegatronTask, environment: Mapping[str, str]) -> str:
 
 
 @contextlib.contextmanager
-def _gate(contender: str, tree: Tree, task: Task) -> Iterator[dict[str, str]]:
-    """The environment in which the feature's bindings are applied, or none of it."""
+def _gate(contender: str, tree: Tree, task: Task, answer: Path) -> Iterator[dict[str, str]]:
+    """The environment in which the feature's bindings are applied, or none of it.
+
+    Raises RollCallError where the process left its answer and never joined.
+    """
     if contender != OFFLOADED:
         yield {}
         return
@@ -119,14 +122,15 @@ def _gate(contender: str, tree: Tree, task: Task) -> Iterator[dict[str, str]]:
             features=(_feature(task),),
             bindings=bindings,
         ).environment()
+        if answer.exists():
+            roll_call.require_joined()
 
 
 def _feature(task: Task) -> FeatureReference:
     (kind,) = [feature for feature in features() if feature.slug == OFFLOADED]
-    mib = 1 << 20
     settings: dict[str, Any] = {
-        "workspace_mib": task.workspace_bytes // mib,
-        "chunk_mib": task.chunk_bytes // mib if task.chunk_bytes else None,
+        "workspace_bytes": task.workspace_bytes,
+        "chunk_bytes": task.chunk_bytes,
         "moment_dtype": task.moment_dtype,
     }
     return FeatureReference.of(kind, kind.settings_model(**settings))

@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from miles_periodic.cli.bench import stock_orders
+from miles_periodic.cli.bench.sent_orders import sent_orders
 from miles_periodic.cli.bench.traces import TRACES
 from miles_periodic.hooks.errors import PeriodicError
 from miles_periodic.hooks.nearest_name import did_you_mean
@@ -47,6 +48,7 @@ LARGE_MOE_MODEL = {
 
 MAX_TOKENS = 131072
 MICRO_BATCH_SIZES = (1, 2)
+SAMPLE_COUNTS = (128, 10_000)
 DATA_PARALLEL_SIZES = (8, 16, 32, 64)
 LARGEST_RATIO = 1.03
 SLOWEST_PLAN_SECONDS = 1.0
@@ -58,12 +60,13 @@ Orders = dict[str, Callable[[], Sequence[Sequence[Sequence[int]]]]]
 
 def measure(
     *,
-    sample_counts: Sequence[int] = (128, 10_000),
+    sample_counts: Sequence[int] = SAMPLE_COUNTS,
     data_parallel_sizes: Sequence[int] = DATA_PARALLEL_SIZES,
     traces: Sequence[str] = tuple(TRACES),
     seeds: Sequence[int] = (0, 1, 2),
     max_tokens: int = MAX_TOKENS,
     time_budget: float = 0.2,
+    with_sent: bool = False,
 ) -> list[dict]:
     """One row per trace, count, number of ranks and rule for micro-batches.
 
@@ -71,8 +74,10 @@ def measure(
     lower bound over the equal share of cost (what no order can avoid); `orders`, by name the worst
     among `seeds` of each of `ratio`, slot time over the lower bound, `over_cap`, micro-batches
     over the cap, and `seconds`, processor time of a plan, which a busy machine does not stretch.
-    Micro-batches of a fixed size are measured on the first number of ranks alone.
+    Micro-batches of a fixed size are measured on the first number of ranks alone, and not at all
+    where the orders that are ready to be sent upstream are measured, too.
     """
+    sizes = () if with_sent else MICRO_BATCH_SIZES
     return [
         row
         for trace in traces
@@ -82,9 +87,8 @@ def measure(
             trace,
             [TRACES[trace](np.random.default_rng(seed), num_samples, max_tokens) for seed in seeds],
             num_ranks,
-            ("cap", *(MICRO_BATCH_SIZES if num_ranks == data_parallel_sizes[0] else ())),
-            max_tokens,
-            time_budget,
+            ("cap", *(sizes if num_ranks == data_parallel_sizes[0] else ())),
+            partial(_compare, max_tokens=max_tokens, time_budget=time_budget, with_sent=with_sent),
         )
     ]
 
@@ -94,11 +98,10 @@ def _rows(
     batches: Sequence[np.ndarray],
     num_ranks: int,
     rules: Sequence[str | int],
-    max_tokens: int,
-    time_budget: float,
+    compare: Callable[[np.ndarray, int, str | int], dict],
 ) -> Iterator[dict]:
     for rule in rules:
-        measured = [_compare(one, num_ranks, rule, max_tokens, time_budget) for one in batches]
+        measured = [compare(one, num_ranks, rule) for one in batches]
         yield {
             "trace": trace,
             "num_samples": len(batches[0]),
@@ -147,13 +150,30 @@ def packing_command(
     traces: Annotated[
         list[str] | None, typer.Argument(help=f"Traces to keep: {', '.join(TRACES)}.")
     ] = None,
+    samples: Annotated[
+        list[int] | None,
+        typer.Option(
+            "--samples", metavar="N", help="Samples of a batch. Repeatable. Default: 128 and 10000."
+        ),
+    ] = None,
+    sent: Annotated[
+        bool,
+        typer.Option(
+            "--sent",
+            help="Measure also what [bold]miles upstream prepare cost-aware-packing[/bold] sends.",
+        ),
+    ] = False,
     json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Measure stock orders and cost-aware packing against the proved lower bound.
 
     Exits 1 where a goal is missed: over the cap, over 1.03 times the bound, slower than 1 s.
     """
-    rows = measure(traces=_known(traces or tuple(TRACES)))
+    rows = measure(
+        traces=_known(traces or tuple(TRACES)),
+        sample_counts=samples or SAMPLE_COUNTS,
+        with_sent=sent,
+    )
     if json_output:
         typer.echo(json.dumps(rows, indent=2))
     else:
@@ -180,7 +200,13 @@ def _rule_name(rule: str | int) -> str:
 
 
 def _compare(
-    lengths: np.ndarray, num_ranks: int, rule: str | int, max_tokens: int, time_budget: float
+    lengths: np.ndarray,
+    num_ranks: int,
+    rule: str | int,
+    *,
+    max_tokens: int,
+    time_budget: float,
+    with_sent: bool,
 ) -> dict:
     costs = CostModel.from_config(LARGE_MOE_MODEL).sample_costs(lengths)
     plans: list[Schedule] = []
@@ -189,10 +215,10 @@ def _compare(
         plans.append(_plan(lengths, costs, num_ranks, rule, max_tokens, time_budget))
         return plans[0].microbatches
 
-    timed = {
-        name: _timed(order)
-        for name, order in {**_stock(lengths, num_ranks, rule, max_tokens), OURS: ours}.items()
-    }
+    orders = _stock(lengths, num_ranks, rule, max_tokens)
+    if with_sent:
+        orders |= sent_orders(lengths, forward_flops(lengths), num_ranks, max_tokens)
+    timed = {name: _timed(order) for name, order in {**orders, OURS: ours}.items()}
     bound = plans[0].lower_bound
     over_cap = _counter(lengths, max_tokens) if rule == "cap" else (lambda microbatches: 0)
     return {

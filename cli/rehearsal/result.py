@@ -54,7 +54,10 @@ class Phase(_Part):
 
 
 class Process(_Part):
-    """A process that answered the roll call; `consulted` counts calls per binding."""
+    """A process that answered the roll call; `consulted` counts calls per binding.
+
+    in_sources: those of the applied bindings that are patched into the sources that it runs.
+    """
 
     host: str = ""
     pid: int
@@ -62,6 +65,7 @@ class Process(_Part):
     title: str = ""
     applied: tuple[str, ...] = ()
     consulted: dict[str, int] = {}
+    in_sources: tuple[str, ...] = ()
 
     @property
     def bindings(self) -> frozenset[str]:

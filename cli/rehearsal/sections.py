@@ -21,7 +21,7 @@ from miles_periodic.cli.rehearsal.quantities import (
     seconds_text,
     time_text,
 )
-from miles_periodic.cli.rehearsal.result import METRICS, Check, Result, TrainingStep
+from miles_periodic.cli.rehearsal.result import METRICS, Check, Process, Result, TrainingStep
 
 
 def section(name: str, title: str, *content: Child) -> Markup:
@@ -173,6 +173,12 @@ def pictures(result: Result) -> Markup:
     return section("pictures", "In pictures", hatching(), element("div", drawings, class_="grid"))
 
 
+def _applied_text(process: Process) -> str:
+    patched = len(process.in_sources)
+    remark = f", {count_text(patched)} patched in the sources" if patched else ""
+    return count_text(len(process.applied)) + remark
+
+
 def processes(result: Result) -> Markup:
     """Every process of both runs with its title and the number of bindings it applied."""
     parts = [
@@ -185,7 +191,7 @@ def processes(result: Result) -> Markup:
                     str(process.pid),
                     process.host,
                     element("code", process.title),
-                    count_text(len(process.applied)),
+                    _applied_text(process),
                     count_text(sum(process.consulted.values())),
                 ]
                 for process in part.processes

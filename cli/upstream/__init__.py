@@ -4,6 +4,7 @@ status   a table of features, changes and what they mean here; one change with i
 refresh  ask GitHub how they stand
 expired  code of ours that no release needs any more
 verify   prove the ledger's claims on the sources of releases
+prepare  make a change of ours into a branch of the upstream's checkout
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import typer
 
 from miles_periodic.cli.upstream.expired import expired_command
+from miles_periodic.cli.upstream.prepare import prepare_command
 from miles_periodic.cli.upstream.refresh import refresh_command
 from miles_periodic.cli.upstream.status import show_command, status_command
 from miles_periodic.cli.upstream.verify import verify_command
@@ -21,3 +23,4 @@ app.command("show")(show_command)
 app.command("refresh")(refresh_command)
 app.command("expired")(expired_command)
 app.command("verify")(verify_command)
+app.command("prepare")(prepare_command)

@@ -23,6 +23,7 @@ from miles_periodic.hooks.decisions import UPSTREAMS
 from miles_periodic.hooks.errors import PeriodicError
 from miles_periodic.hooks.nearest_name import did_you_mean
 from miles_periodic.plugins import features
+from miles_periodic.upstream.contributions import contributions
 from miles_periodic.upstream.rows import Row, ledger
 from miles_periodic.upstream.states import as_heard, heard
 
@@ -198,6 +199,8 @@ def _lines(row: Row, trees: Mapping[str, Tree]) -> Iterator[tuple[str, str]]:
     yield from (
         (name, ", ".join(v)) for name in ("bindings", "replaces") if (v := getattr(row, name))
     )
+    ready = (each.feature for each in contributions().values() if each.row == row.key)
+    yield from (("ready", f"miles upstream prepare {feature}") for feature in ready)
     if row.probe is None or row.upstream not in trees:
         yield "here", "nothing to prove" if row.probe is None else f"no {row.upstream} is installed"
         return

@@ -1,14 +1,15 @@
-"""Real saves of random tensors, measured, in a process of its own without a GPU.
+"""Real saves of random tensors, measured, in a process of its own.
 
 python -m miles_periodic.compat.bench.checkpoint_saves FOLDER MEBIBYTES REPEATS [--as-on-a-gpu]
 
 Prints for each save its seconds, the most host memory that it took on top of the state, and its
-files. With --as-on-a-gpu our bindings copy every tensor before they write it, as they have to on a
-GPU.
+files. The tensors lie on the GPU where there is one. Without one, our bindings copy every tensor
+before they write it, as they have to on a GPU, with --as-on-a-gpu.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import shutil
 import sys
@@ -19,6 +20,7 @@ from typing import Any
 TENSOR_BYTES = 8 << 20
 TENSORS_PER_BUFFER = 32
 _RESET_PEAK = "5"
+_PROBE_BYTES = 256 << 20
 
 
 def main(argv: list[str]) -> None:
@@ -28,14 +30,19 @@ def main(argv: list[str]) -> None:
     from miles_periodic.compat.cpu.cuda_on_cpu import cuda_functions_on_cpu
 
     folder, mebibytes, repeats, *flags = argv
-    cuda_functions_on_cpu(torch)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cpu":
+        cuda_functions_on_cpu(torch)
     torch.distributed.init_process_group(
-        "gloo", store=torch.distributed.HashStore(), rank=0, world_size=1
+        "gloo" if device == "cpu" else "cpu:gloo,cuda:nccl",
+        store=torch.distributed.HashStore(),
+        rank=0,
+        world_size=1,
     )
     if "--as-on-a-gpu" in flags:
         _copy_everything()
-    save(Path(folder), _state(TENSOR_BYTES))
-    state = _state(int(mebibytes) << 20)
+    save(Path(folder), _state(TENSOR_BYTES, device))
+    state = _state(int(mebibytes) << 20, device)
     print(json.dumps([save(Path(folder), state) for _ in range(int(repeats))]))
 
 
@@ -49,14 +56,14 @@ def save(folder: Path, state: dict[str, Any]) -> dict[str, Any]:
     dist_checkpointing.save(dict(state), str(folder))
     measured = {
         "seconds": time.perf_counter() - began,
-        "host_bytes": _status("VmHWM") - before_bytes,
+        "host_bytes": _status("VmHWM") - before_bytes + _peak_outside_resident(),
         "files": len(list(folder.glob("*.distcp"))),
     }
     shutil.rmtree(folder)
     return measured
 
 
-def _state(num_bytes: int) -> dict[str, Any]:
+def _state(num_bytes: int, device: str) -> dict[str, Any]:
     """Tensors that lie in flat buffers, as a trainer's parameters and gradients do."""
     import torch
     from megatron.core.dist_checkpointing.mapping import ShardedTensor
@@ -66,7 +73,7 @@ def _state(num_bytes: int) -> dict[str, Any]:
     num_tensors = max(1, num_bytes // TENSOR_BYTES)
     for first in range(0, num_tensors, TENSORS_PER_BUFFER):
         count = min(TENSORS_PER_BUFFER, num_tensors - first)
-        flat = torch.randn(count * elements + 1)
+        flat = torch.randn(count * elements + 1, device=device)
         for n in range(count):
             part = flat[n * elements : (n + 1) * elements].view(1024, -1)
             key = f"weight.{first + n}"
@@ -84,8 +91,33 @@ def _copy_everything() -> None:
 
 def _reset_peak() -> int:
     """Forget the largest resident size so far; the resident size now, in bytes."""
+    import torch
+
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+        torch._C._host_emptyCache()
+        torch.cuda.reset_peak_host_memory_stats()
     Path("/proc/self/clear_refs").write_text(_RESET_PEAK)
     return _status("VmRSS")
+
+
+def _peak_outside_resident() -> int:
+    """Most bytes of torch's own pinned memory at once, where the resident size leaves it out."""
+    import torch
+
+    if not torch.cuda.is_available() or _pinned_is_resident():
+        return 0
+    return torch.cuda.host_memory_stats()["allocated_bytes.peak"]
+
+
+@functools.cache
+def _pinned_is_resident() -> bool:
+    """Whether this system counts memory that CUDA allocated as pinned into the resident size."""
+    import torch
+
+    before_bytes = _status("VmRSS")
+    probe = torch.empty(_PROBE_BYTES, dtype=torch.uint8, pin_memory=True).fill_(1)
+    return _status("VmRSS") - before_bytes > probe.numel() // 2
 
 
 def _status(name: str) -> int:

@@ -54,4 +54,5 @@ log_probs           Miles's log-probabilities and entropies, computed from that
 checkpoint_save     a synchronous save, from its strategy to the function that writes
 staged_write        one rank's share of a checkpoint, wave by wave
 staging_memory      host memory for the copies of one wave
+checkpoint_export   a model in Hugging Face's form of a checkpoint that was just saved
 """

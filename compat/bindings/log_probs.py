@@ -38,7 +38,7 @@ def compute(wrapped, instance, args, kwargs):
         head=replace(head, hidden=head.hidden.index_select(0, rows)),
         targets=targets,
         temperature=asked["args"].rollout_temperature,
-        ignore_index=None,
+        any_target=False,
         with_entropy=asked["with_entropy"],
     )
     result = {"log_probs": list(log_probs.split(lengths))}

@@ -15,8 +15,6 @@ from miles_periodic.hooks.values import OutputHead
 
 SLUG = "fused-linear-cross-entropy"
 TARGET = "megatron.core.models.gpt.gpt_model:GPTModel._postprocess"
-#: What Megatron's data sets put where a position has no label.
-NO_LABEL = -100
 #: Values of the model's config that need logits, and what to leave out of the command line.
 _NEED_LOGITS = {
     "mtp_num_layers": "--mtp-num-layers",
@@ -167,7 +165,7 @@ def _losses(deferred: DeferredLogits, labels: Any) -> Any:
         head=deferred.flat_head(),
         targets=labels.flatten(),
         temperature=1.0,
-        ignore_index=NO_LABEL,
+        any_target=True,
         with_entropy=False,
     )
     return -log_probs.view(labels.shape)

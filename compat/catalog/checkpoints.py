@@ -1,4 +1,4 @@
-"""What a train rank's synchronous save binds.
+"""What a train rank's synchronous save and its export bind.
 
 The module of the writer is imported by the first save from megatron-core 0.17 on.
 """
@@ -12,6 +12,8 @@ _STRATEGIES = "megatron.core.dist_checkpointing.strategies"
 _WRITER = f"{_STRATEGIES}.filesystem_async:FileSystemWriterAsync"
 _REQUEST = f"{_STRATEGIES}.async_utils:AsyncRequest"
 _SAVES = "a checkpoint is saved"
+_EXPORTS = "a checkpoint is saved in a run with --save-hf"
+_GLOO = "miles.utils.distributed_utils:get_gloo_group"
 
 BINDINGS = (
     Binding(
@@ -46,5 +48,19 @@ BINDINGS = (
         adapter=f"{_ADAPTERS}:in_waves",
         relies_on=(f"{_WRITER}.write_preloaded_data", f"{_WRITER}.retrieve_write_results"),
         only_when=_SAVES,
+    ),
+    *(
+        Binding(
+            name=f"checkpoint/{name}",
+            upstream="miles",
+            target=f"miles.backends.megatron_utils.{module}:save_hf_model",
+            adapter="miles_periodic.compat.bindings.checkpoint_export:export",
+            relies_on=(
+                _GLOO,
+                "miles.backends.megatron_utils.actor:MegatronTrainRayActor.save_model",
+            ),
+            only_when=_EXPORTS,
+        )
+        for name, module in (("export", "model"), ("main-export", "hf_export"))
     ),
 )

@@ -77,6 +77,8 @@ _SAVE: Needs = (
     "checkpoint/host-tensors",
     "checkpoint/waves",
 )
+#: The export of a checkpoint that was just saved.
+_EXPORT: Needs = (("checkpoint/export", "checkpoint/main-export"),)
 
 #: Feature slug to upstream to what an `Inject` there puts in.
 FEATURE_BINDINGS: dict[str, dict[str, Needs]] = {
@@ -113,6 +115,9 @@ FEATURE_BINDINGS: dict[str, dict[str, Needs]] = {
     "chunked-checkpoint-staging": {
         "megatron": _SAVE,
         "miles": ("launch/arguments",),
+    },
+    "fast-resharding": {
+        "miles": ("launch/arguments", *_EXPORT),
     },
 }
 
@@ -197,4 +202,5 @@ HOOK_BINDINGS: dict[str, Needs] = {
     "split_train_batch": _SPLIT,
     "offloaded_optimizer": _OFFLOADED,
     "checkpoint_waves": _SAVE,
+    "export_checkpoint": _EXPORT,
 }

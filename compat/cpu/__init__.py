@@ -28,7 +28,8 @@ sglang_server         one real server, started and ended under a roll call
 sglang_pair           one prefill and one decode server, and what crosses between them
 miles_router          one real router process before such servers
 megatron_alone        ranks of a lone Megatron under gloo, and the facts they leave
-megatron_models       tiny models, what trains, saves and loads them, on every Megatron
+megatron_models       tiny models and what trains them, on every Megatron
+megatron_saves        how these write checkpoints and read them
 fused_adam            an Adam with the state layout of Transformer Engine's and Apex's
 run                   the driver: Ray with logical GPUs around Miles's loop
 """

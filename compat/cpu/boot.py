@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from types import ModuleType
 
-import wrapt
+from miles_periodic.compat import after_import
 
 #: Called with the stand-in's name and what went wrong; does not return.
 Fail = Callable[[str, Exception], None]
@@ -27,7 +27,7 @@ def register(path: str, fail: Fail) -> None:
     for stand_in in getattr(importlib.import_module(module), attribute):
         if stand_in.belongs(os.environ):
             hook = partial(_apply, stand_in, fail)
-            wrapt.register_post_import_hook(hook, stand_in.module)
+            after_import.register(hook, stand_in.module)
 
 
 def _apply(stand_in, fail: Fail, module: ModuleType) -> None:

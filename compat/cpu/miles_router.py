@@ -105,9 +105,13 @@ class MilesRouterProcess:
         while self._process.poll() is None and time.monotonic() < end:
             try:
                 with urllib.request.urlopen(f"{self.url}/list_workers", timeout=5):
-                    return
+                    pass
             except OSError:
                 time.sleep(0.2)
+                continue
+            if self.roll_call.roll.bindings:
+                self.roll_call.require_joined()
+            return
         raise PeriodicError(
             "The router did not come up.",
             expected=f"an answer within {UP_SECONDS} s",

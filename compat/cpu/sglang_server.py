@@ -28,8 +28,9 @@ from miles_periodic.hooks.errors import PeriodicError
 STAND_INS = "miles_periodic.compat.cpu.stock_sglang:STAND_INS"
 UP_SECONDS = 300
 REQUEST_SECONDS = 120
-#: Where ports are looked for; SGLang takes the port 10,000 above its own for gRPC.
-PORTS = range(21_000, 50_000, 7)
+#: Where ports are looked for. SGLang takes the port 10,000 above its own for gRPC: both below those
+#: that the kernel gives to connections, above those of Ray's workers.
+PORTS = range(20_000, 22_700, 7)
 FLAGS = (
     "--device", "cpu", "--host", LOOPBACK, "--max-total-tokens", "4096",
     "--max-running-requests", "8", "--mem-fraction-static", "0.3", "--grammar-backend", "none",
@@ -53,6 +54,7 @@ class ServerSetup:
     model: Path
     path: Sequence[str | Path] = ()
     bindings: Sequence[Binding] = ()
+    in_sources: Sequence[str] = ()
     features: Sequence[FeatureReference] = ()
     flags: Sequence[str] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -106,6 +108,7 @@ class SGLangServer:
             self.roll_call.token,
             features=tuple(self.setup.features),
             bindings=self.roll.bindings,
+            in_sources=tuple(self.setup.in_sources),
             stand_ins=self.setup.stand_ins,
             meter=self.setup.meter,
             ends_with_launcher=True,
@@ -128,14 +131,17 @@ class SGLangServer:
             )
 
     def wait(self, up_seconds: float = UP_SECONDS) -> None:
-        """Return when the server is healthy."""
+        """Return when the server is healthy and its processes have joined the roll call."""
         end = time.monotonic() + up_seconds
         while self._process.poll() is None and time.monotonic() < end:
             try:
                 self.get("/health", timeout=5)
-                return
             except OSError:
                 time.sleep(0.5)
+                continue
+            if self.roll.bindings:
+                self.roll_call.require_joined()
+            return
         raise PeriodicError(
             "The server did not come up.",
             expected=f"a healthy server within {up_seconds:.0f} s",

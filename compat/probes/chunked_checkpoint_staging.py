@@ -6,6 +6,7 @@ import ast
 
 from miles_periodic.compat.catalog import binding_names
 from miles_periodic.compat.probes.sightings import absent, calls, imports
+from miles_periodic.compat.probes.unknown import unknown
 from miles_periodic.compat.tree import Definition, SourceModule, Tree
 from miles_periodic.hooks.decisions import Decision, Evidence, Inject, Native, Unsupported
 
@@ -142,14 +143,14 @@ def _other_writer(strategy: str, evidence: tuple[Evidence, ...]) -> Unsupported:
 
 
 def _other_save(target: str, evidence: tuple[Evidence, ...], found: str) -> Unsupported:
-    return Unsupported(
+    return unknown(
+        SLUG,
         "Megatron-core does not save torch_dist checkpoints as we know it",
-        f"Use megatron-core 0.15.3 to 0.19.2 or miles-rl 0.0.2, or take the feature out with "
-        f"-{SLUG}.",
-        evidence,
+        use="megatron-core 0.15.3 to 0.19.2 or miles-rl 0.0.2",
         target=target,
         expected="a synchronous save that executes an asynchronous one and preloads its buckets",
         found=found,
+        evidence=evidence,
     )
 
 
@@ -178,11 +179,12 @@ def miles(tree: Tree) -> Decision:
 
 
 def _other_miles(target: str, evidence: tuple[Evidence, ...], found: str) -> Unsupported:
-    return Unsupported(
+    return unknown(
+        SLUG,
         "Miles does not save its trainers as we know it",
-        f"Use miles-rl 0.0.2, or take the feature out with -{SLUG}.",
-        evidence,
+        use="miles-rl 0.0.2",
         target=target,
         expected="a save that calls Megatron's save_checkpoint",
         found=found,
+        evidence=evidence,
     )

@@ -5,9 +5,10 @@ from __future__ import annotations
 import ast
 
 from miles_periodic.compat.catalog import binding_names
-from miles_periodic.compat.probes.sightings import absent, calls
+from miles_periodic.compat.probes.sightings import calls
+from miles_periodic.compat.probes.unknown import unknown
 from miles_periodic.compat.tree import Tree
-from miles_periodic.hooks.decisions import Decision, Evidence, Inject, Native, Unsupported
+from miles_periodic.hooks.decisions import Decision, Evidence, Inject, Native
 
 SLUG = "chunked-optimizer-offload"
 _FIELD = "chunked_optimizer_state_offload"
@@ -22,11 +23,11 @@ def megatron(tree: Tree) -> Decision:
     """Native where a chunked offloader is configured and attached, else inject."""
     found = tree.find(_OPTIMIZER)
     if found is None:
-        return Unsupported(
+        return unknown(
+            SLUG,
             "Megatron's distributed optimizer is not where we know it",
-            f"Use megatron-core 0.16.1 to 0.19.2, or take the feature out with -{SLUG}.",
-            (absent(_OPTIMIZER),),
-            _OPTIMIZER,
+            use="megatron-core 0.16.1 to 0.19.2",
+            target=_OPTIMIZER,
             expected="the class DistributedOptimizer",
             found="no such class",
         )
@@ -71,11 +72,11 @@ def miles(tree: Tree) -> Decision:
     """Inject: what cannot go together is refused, and a native offload switched on, by argument."""
     found = tree.find(_ARGUMENTS)
     if found is None:
-        return Unsupported(
+        return unknown(
+            SLUG,
             "Miles's arguments are not parsed where we know it",
-            f"Use miles-rl 0.0.2 or Miles main, or take the feature out with -{SLUG}.",
-            (absent(_ARGUMENTS),),
-            _ARGUMENTS,
+            use="miles-rl 0.0.2 or Miles main",
+            target=_ARGUMENTS,
             expected="the function that parses the command line",
             found="no such function",
         )

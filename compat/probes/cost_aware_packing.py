@@ -6,6 +6,7 @@ import ast
 
 from miles_periodic.compat.catalog import binding_names
 from miles_periodic.compat.probes.sightings import absent, calls, mentions
+from miles_periodic.compat.probes.unknown import unknown
 from miles_periodic.compat.tree import SourceModule, Tree
 from miles_periodic.hooks.decisions import Decision, Evidence, Inject, Native, Unsupported
 
@@ -148,12 +149,12 @@ def _planned_on_rollout_side(
 
 
 def _unknown(target: str, evidence: tuple[Evidence, ...], found: str) -> Unsupported:
-    return Unsupported(
+    return unknown(
+        "cost-aware-packing",
         "Miles's split of a batch is not as we know it",
-        "Use miles-rl 0.0.2 or the Miles of git main that is known, or take the feature out with "
-        "-cost-aware-packing.",
-        evidence,
+        use="miles-rl 0.0.2 or the Miles of git main that is known",
         target=target,
         expected="the split of miles-rl 0.0.2, or the schedule of git main",
         found=found,
+        evidence=evidence,
     )

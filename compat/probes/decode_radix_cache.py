@@ -7,6 +7,7 @@ import ast
 from miles_periodic.compat.catalog import binding_names
 from miles_periodic.compat.follow import follow
 from miles_periodic.compat.probes.sightings import absent, key_writes
+from miles_periodic.compat.probes.unknown import unknown
 from miles_periodic.compat.scopes import Scopes
 from miles_periodic.compat.server_traits import refusals_beside
 from miles_periodic.compat.tree import Tree
@@ -107,11 +108,12 @@ def miles(tree: Tree) -> Decision:
 
 
 def _other_start(target: str, evidence: tuple[Evidence, ...], found: str) -> Unsupported:
-    return Unsupported(
+    return unknown(
+        SLUG,
         "Miles does not build its servers' arguments where we know it",
-        f"Use miles-rl 0.0.2 or a Miles of the known shapes, or take the feature out: -{SLUG}.",
-        evidence,
+        use="miles-rl 0.0.2 or a Miles of the known shapes",
         target=target,
         expected="a function that builds one server's arguments from its worker_type",
         found=found,
+        evidence=evidence,
     )

@@ -7,6 +7,7 @@ import ast
 from miles_periodic.compat.catalog import binding_names
 from miles_periodic.compat.follow import Trail, follow
 from miles_periodic.compat.probes.sightings import absent, calls, imports, key_writes
+from miles_periodic.compat.probes.unknown import unknown
 from miles_periodic.compat.scopes import Scopes
 from miles_periodic.compat.tree import SourceModule, Tree
 from miles_periodic.hooks.decisions import Decision, Evidence, Inject, Native, Unsupported
@@ -243,11 +244,12 @@ def _elsewhere(tree: Tree) -> tuple[Evidence, ...]:
 
 
 def _no_client(tree: Tree) -> Unsupported:
-    return Unsupported(
+    return unknown(
+        "delta-router-replay",
         "the client of /generate is not where we know it",
-        "Use miles-rl 0.0.2, or take the feature out with -delta-router-replay.",
-        (absent(_PAYLOAD), *_elsewhere(tree)),
+        use="miles-rl 0.0.2",
         target=_PAYLOAD,
         expected="the function that builds a request for /generate",
         found="no such function",
+        evidence=(absent(_PAYLOAD), *_elsewhere(tree)),
     )

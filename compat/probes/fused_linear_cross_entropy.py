@@ -6,6 +6,7 @@ import ast
 
 from miles_periodic.compat.catalog import BINDINGS, binding_names
 from miles_periodic.compat.probes.sightings import absent, calls
+from miles_periodic.compat.probes.unknown import unknown
 from miles_periodic.compat.tree import Definition, SourceModule, Tree
 from miles_periodic.hooks.decisions import Decision, Evidence, Inject, Unsupported
 
@@ -89,11 +90,12 @@ def _parameters(definition: Definition) -> list[str]:
 
 
 def _unknown(target: str, evidence: tuple[Evidence, ...], found: str, known: str) -> Unsupported:
-    return Unsupported(
+    return unknown(
+        SLUG,
         "it makes or takes logits at a place that is not known",
-        f"Use {known}, or take the feature out with -{SLUG}.",
-        evidence,
+        use=known,
         target=target,
         expected=f"what {known} has there",
         found=found,
+        evidence=evidence,
     )

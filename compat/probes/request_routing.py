@@ -6,7 +6,8 @@ import ast
 
 from miles_periodic.compat.catalog import binding_names
 from miles_periodic.compat.follow import follow
-from miles_periodic.compat.probes.sightings import absent, mentions
+from miles_periodic.compat.probes.sightings import mentions
+from miles_periodic.compat.probes.unknown import unknown
 from miles_periodic.compat.tree import SourceModule, Tree
 from miles_periodic.hooks.decisions import Decision, Evidence, Inject, Native, Unsupported
 
@@ -54,11 +55,11 @@ def miles(tree: Tree) -> Decision:
     """Inject where the Python router chooses by open requests alone."""
     found = tree.find(_CHOICE)
     if found is None:
-        return Unsupported(
+        return unknown(
+            SLUG,
             "Miles's Python router is not where we know it",
-            f"Use miles-rl 0.0.2 or Miles main, or take the feature out with -{SLUG}.",
-            (absent(_CHOICE),),
-            _CHOICE,
+            use="miles-rl 0.0.2 or Miles main",
+            target=_CHOICE,
             expected="the method that chooses a server",
             found="no such method",
         )

@@ -10,6 +10,7 @@ from miles_periodic.compat.probes import (
     cost_aware_packing,
     decode_radix_cache,
     delta_router_replay,
+    fast_resharding,
     fused_linear_cross_entropy,
     kv_preservation,
     request_routing,
@@ -52,5 +53,8 @@ PROBES: dict[str, dict[str, Probe]] = {
     chunked_checkpoint_staging.SLUG: {
         "megatron": chunked_checkpoint_staging.megatron,
         "miles": chunked_checkpoint_staging.miles,
+    },
+    fast_resharding.SLUG: {
+        "miles": fast_resharding.miles,
     },
 }

@@ -37,6 +37,7 @@ class Member:
     def __init__(self, manifest: RunManifest) -> None:
         self.manifest = manifest
         self._applied: list[Applied] = []
+        self._in_sources: set[str] = set()
         self._counts: Counter[str] = Counter()
         self._reported: tuple[Counter[str], str] = (Counter(), "")
         self._lock = threading.RLock()
@@ -70,6 +71,8 @@ class Member:
         )
         for applied in self._applied:  # a forked child takes over what its parent applied
             self._send(wire.APPLIED, binding=applied.binding.name)
+        if self._in_sources:
+            self._send(wire.IN_SOURCES, bindings=sorted(self._in_sources))
         return introduced
 
     def report_applied(self, binding: Binding, applied: Applied) -> None:
@@ -77,6 +80,14 @@ class Member:
         with self._lock:
             self._applied.append(applied)
         self._tell(wire.APPLIED, binding=binding.name)
+
+    def report_in_sources(self, names: Sequence[str]) -> None:
+        """Tell the launcher which of the applied bindings a patched module has put in by itself."""
+        with self._lock:
+            applied = {each.binding.name for each in self._applied} & set(names)
+            self._in_sources |= applied
+        if applied:
+            self._tell(wire.IN_SOURCES, bindings=sorted(applied))
 
     def report_failure(self, name: str, reason: str) -> None:
         """Tell the launcher that a binding is not in place; the run will be ended."""
@@ -163,8 +174,14 @@ class Member:
             b.name for b in self.manifest.bindings if b.name not in names and _executed(b.module)
         }
         for name in unapplied & self._unapplied_before:
-            yield name, "its module was imported and it was not applied"
+            yield name, self._why_not_applied(name)
         self._unapplied_before = unapplied
+
+    def _why_not_applied(self, name: str) -> str:
+        reason = "its module was imported and it was not applied"
+        if name not in self.manifest.in_sources:
+            return reason
+        return f"{reason}: it is in the sources on the launcher's node and not in those of this one"
 
     def _report_changes(self) -> None:
         """Send counts and title where they changed; a process without bindings need not arrive."""

@@ -17,7 +17,10 @@ from miles_periodic.compat.roll_call.roles import (
 
 @dataclass(slots=True)
 class Entry:
-    """One process of the run."""
+    """One process of the run.
+
+    in_sources: those of the applied bindings that are patched into the sources that it runs.
+    """
 
     host: str
     pid: int
@@ -25,6 +28,7 @@ class Entry:
     alive: bool = True
     applied: list[str] = field(default_factory=list)
     consulted: dict[str, int] = field(default_factory=dict)
+    in_sources: set[str] = field(default_factory=set)
 
     @property
     def is_local(self) -> bool:
@@ -87,6 +91,11 @@ class Roll:
         """Whether any process of the run applied any binding."""
         return any(entry.applied for entry in self.entries)
 
+    def never_applied(self) -> list[str]:
+        """Bindings that no process of the run applied, whatever its role."""
+        applied = {name for entry in self.entries for name in entry.applied}
+        return [binding.name for binding in self.bindings if binding.name not in applied]
+
     def never_consulted(self) -> list[str]:
         """Bindings that every run calls, were applied, and that no process called in this one."""
         called = {name for entry in self.entries for name in entry.consulted}
@@ -106,6 +115,7 @@ class Roll:
                 "title": entry.title[:80],
                 "applied": sorted(entry.applied),
                 "consulted": dict(sorted(entry.consulted.items())),
+                "in_sources": sorted(entry.in_sources),
             }
             for entry in self.entries
             if entry.applied or entry.consulted or self.role(entry) in ROLES_OF_A_RUN

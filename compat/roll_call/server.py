@@ -7,6 +7,7 @@ import hmac
 import secrets
 import socket
 import socketserver
+import sysconfig
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -15,6 +16,7 @@ from typing import Any
 from miles_periodic.compat.binding import Binding
 from miles_periodic.compat.roll_call import wire
 from miles_periodic.compat.roll_call.roll import Entry, Failure, Roll
+from miles_periodic.hooks.errors import RollCallError
 
 
 class RollCallServer:
@@ -60,11 +62,35 @@ class RollCallServer:
             with contextlib.suppress(OSError):
                 line.shutdown(socket.SHUT_RDWR)
 
+    def require_joined(self, patience_seconds: float = 2.0) -> None:
+        """RollCallError where no process has said hello by then: the boot line did not run."""
+        if not _becomes_true(lambda: bool(self.roll.entries), patience_seconds):
+            raise RollCallError(
+                "No process of the run joined the roll call: nothing was bound in any.",
+                expected="a Python whose site-packages hold miles_periodic_boot.pth",
+                found=f"none in {sysconfig.get_path('purelib')} that ran",
+                remedy="Install miles-periodic with pip into the environment that runs, not with "
+                "--target or by PYTHONPATH: Python runs .pth files of site-packages only.",
+            )
+
+    def require_applied(self, patience_seconds: float = 2.0) -> None:
+        """RollCallError where some binding of the run is in place in no process by then.
+
+        For runs whose processes import every target; `roll.missing` asks by role.
+        """
+        self.require_joined(patience_seconds)
+        if not _becomes_true(lambda: not self.roll.never_applied(), patience_seconds):
+            raise RollCallError(
+                f"Not in place in any process: {', '.join(self.roll.never_applied())}.",
+                expected="every binding of the run applied",
+                found=f"{len(self.roll.entries)} processes without",
+                remedy="Report it with the output of `miles plan`; nothing that this run says "
+                "about the feature holds.",
+            )
+
     def hear_out(self, pid: int, patience_seconds: float = 2.0) -> None:
         """Wait until all that an ended local process said was recorded."""
-        end = time.monotonic() + patience_seconds
-        while time.monotonic() < end and not self._heard_out(pid):
-            time.sleep(0.01)
+        _becomes_true(lambda: self._heard_out(pid), patience_seconds)
 
     def _heard_out(self, pid: int) -> bool:
         mine = [entry for entry in self.roll.entries if entry.is_local and entry.pid == pid]
@@ -92,6 +118,8 @@ class RollCallServer:
         with self._lock:
             if kind == wire.APPLIED:
                 entry.applied.append(message["binding"])
+            elif kind == wire.IN_SOURCES:
+                entry.in_sources.update(message["bindings"])
             elif kind == wire.CONSULTED:
                 entry.consulted.update(message["counts"])
                 entry.title = message["title"]
@@ -109,6 +137,14 @@ class RollCallServer:
         elif kind == wire.PHASE:
             self._on_phase({key: message[key] for key in ("name", "step", "began", "seconds")})
         return None
+
+
+def _becomes_true(is_so: Callable[[], bool], patience_seconds: float) -> bool:
+    """Whether `is_so()` within that time."""
+    end = time.monotonic() + patience_seconds
+    while not (so := is_so()) and time.monotonic() < end:
+        time.sleep(0.01)
+    return so
 
 
 class _Listener(socketserver.ThreadingTCPServer):

@@ -7,6 +7,7 @@ from typing import Any
 
 HELLO = "hello"  # token, run_id, host, pid, title
 APPLIED = "applied"  # binding
+IN_SOURCES = "in-sources"  # bindings: those applied by the module itself, which is patched
 FAILED = "failed"  # binding, reason
 CONSULTED = "consulted"  # counts: binding -> calls so far, title
 MUSTER = "muster"  # roles: those that not every run has and this one does; answered with `missing`

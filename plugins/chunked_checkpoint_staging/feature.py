@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from miles_periodic.hooks import Feature, PeriodicError, hookimpl
+from miles_periodic.hooks.conflicts import Conflict, refuse_conflicts
 from miles_periodic.hooks.values import CheckpointEntry, CheckpointWaves
 from miles_periodic.plugins.chunked_checkpoint_staging.settings import (
     SLUG,
@@ -16,8 +17,11 @@ from miles_periodic.plugins.chunked_checkpoint_staging.waves import oversized, p
 
 logger = logging.getLogger(__name__)
 
-#: Options of Miles and Megatron, and the only value of each with which saves are staged.
-_ONLY = (("--train-backend", "megatron"), ("--ckpt-format", "torch_dist"))
+_OTHER_WRITER = "only Megatron's torch_dist saves are staged in waves"
+CONFLICTS = (
+    Conflict("train_backend", _OTHER_WRITER, "megatron"),
+    Conflict("ckpt_format", _OTHER_WRITER, "torch_dist"),
+)
 
 
 class ChunkedCheckpointStaging(Feature):
@@ -37,9 +41,7 @@ class ChunkedCheckpointStaging(Feature):
     def complete_arguments(self, arguments: Mapping[str, Any]) -> Mapping[str, Any] | None:
         if arguments.get("save") is None:
             return None
-        for option, expected in _ONLY:
-            found = arguments.get(option.strip("-").replace("-", "_"), expected)
-            _check(option, expected, found)
+        refuse_conflicts(SLUG, CONFLICTS, arguments)
         if arguments.get("async_save") and not self.settings.allow_async_save:
             raise PeriodicError(
                 "An asynchronous save cannot be staged in waves: training goes on while it is "
@@ -70,15 +72,3 @@ class ChunkedCheckpointStaging(Feature):
                     staging_bytes,
                 )
         return plan_waves(entries, staging_bytes=staging_bytes, num_writers=num_writers)
-
-
-def _check(option: str, expected: str, found: Any) -> None:
-    if found != expected:
-        raise PeriodicError(
-            f"Only saves with {option} {expected} are staged in waves.",
-            feature=SLUG,
-            target=option,
-            expected=expected,
-            found=str(found),
-            remedy=f"Use {option} {expected}, or take the feature out with -{SLUG}.",
-        )

@@ -6,9 +6,11 @@ layout          where each parameter lies in host memory
 schedule        chunks, pieces and runs of one step
 moments         each parameter's state, over persistent views
 host_memory     persistent host tensors, pinned beside a GPU
-workspace       slots on the device, and what they may cost
+slots           how many chunks fit into the limits that a user gives
+workspace       the slots on the device
 lanes           three streams, or none
 pipeline        the order in which slots are loaded, stepped and drained
+gradients       which parameters a step steps
 stepper         one step: plan, workspace and pipeline together
 prepared        a chunk's views, made once
 residency       what a parameter shows while its data is away, and giving it back

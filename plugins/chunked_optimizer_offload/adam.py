@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 
 from miles_periodic.plugins.chunked_optimizer_offload import exchange
+from miles_periodic.plugins.chunked_optimizer_offload.gradients import gather
 from miles_periodic.plugins.chunked_optimizer_offload.moments import Moments
 from miles_periodic.plugins.chunked_optimizer_offload.residency import Residency
 from miles_periodic.plugins.chunked_optimizer_offload.rules import AdamWRule, Rule
 from miles_periodic.plugins.chunked_optimizer_offload.stepper import (
+    RESTART,
     Limits,
     OnStepped,
     StepFailed,
-    Stepped,
     Stepper,
     StepReport,
 )
@@ -24,14 +25,6 @@ from miles_periodic.plugins.chunked_optimizer_offload.stepper import (
 __all__ = ["ChunkedAdam", "StepFailed", "StepReport"]
 
 DEFAULT_WORKSPACE_BYTES = 1 << 30
-_FLAGS = {
-    "amsgrad": False,
-    "maximize": False,
-    "foreach": None,
-    "capturable": False,
-    "differentiable": False,
-    "fused": None,
-}
 
 
 class ChunkedAdam(torch.optim.AdamW):
@@ -113,7 +106,7 @@ class ChunkedAdam(torch.optim.AdamW):
     @property
     def on_stepped(self) -> OnStepped | None:
         """Called with each chunk's `SteppedPiece`s while they are on the device, on the current
-        stream. What it raises breaks the step off, as an error of the arithmetic would."""
+        stream. What it raises leaves half a step, in the first chunk, too: it may have written."""
         return self._stepper.on_stepped
 
     @on_stepped.setter
@@ -154,7 +147,7 @@ class ChunkedAdam(torch.optim.AdamW):
         """Give every parameter that has none its zero moments in host memory, as a step would."""
         for group in self.param_groups:
             for param in group["params"]:
-                self._moments.ready(self._state, self._number(param), group)
+                self._ready(self._residency.number_of(param), group)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -168,7 +161,7 @@ class ChunkedAdam(torch.optim.AdamW):
         if closure is not None:
             with torch.enable_grad(), self.resident():
                 loss = closure()
-        work = self._gather()
+        work = gather(self.param_groups, self._residency, self._ready)
         if work:
             kinds = self._moments.kinds(self.param_groups)
             self._stepper.run(work, self.param_groups, kinds)
@@ -177,7 +170,7 @@ class ChunkedAdam(torch.optim.AdamW):
 
     def master(self, param: torch.Tensor) -> torch.Tensor:
         """The fp32 data of `param` in host memory, in its shape. Writing to it is allowed."""
-        number = self._number(param)
+        number = self._residency.number_of(param)
         if number in self._residency.resident or not self._residency.taken:
             raise RuntimeError("the parameter has its real data now: read param.data.")
         self.synchronize()
@@ -189,7 +182,7 @@ class ChunkedAdam(torch.optim.AdamW):
 
         params: all without it. Takes device memory for each. Blocks may be nested; no step inside.
         """
-        numbers = self._numbers(params)
+        numbers = self._residency.numbers_of(params)
         self.synchronize()
         if not self._residency.taken:
             yield
@@ -199,7 +192,7 @@ class ChunkedAdam(torch.optim.AdamW):
 
     def release(self) -> None:
         """Real data in every parameter for good, and no workspace. Moments stay in host memory."""
-        self._check_none_resident("release()")
+        self._residency.check_none_resident("release()")
         if self._residency.taken:
             self.synchronize()
             self._residency.release()
@@ -231,11 +224,16 @@ class ChunkedAdam(torch.optim.AdamW):
             handle.remove()
 
     def mark_restored(self) -> None:
-        """Says that, after a half step, masters and state were both loaded.
+        """Says that, after a half step, masters, state and what was made of them were loaded.
 
         Loading the state alone cannot say it: masters of two different steps would be trained on.
         """
         self._stepper.half_stepped = ""
+
+    def advise_restart(self) -> None:
+        """Errors about a half step no longer name `mark_restored`: whoever loads checkpoints into
+        this optimizer asks it for its state first, which a half step refuses."""
+        self._stepper.remedy = RESTART
 
     def __getstate__(self) -> dict[str, Any]:
         if self._residency.taken:
@@ -273,21 +271,14 @@ class ChunkedAdam(torch.optim.AdamW):
         params = [param for group in groups for param in group["params"]]
         self._residency.check(params)
         self._stepper.fit(self.param_groups, self._moments.kinds(self.param_groups))
-        first = len(self._residency.params)
-        self._residency.add(params)
         if self._residency.taken or not self._constructed:
-            try:
-                self._residency.take(range(first, first + len(params)))
-            except BaseException:
-                self._residency.forget_from(first)
-                raise
+            self._residency.add_and_take(params)
+        else:
+            self._residency.add(params)
 
     def _install(self, loaded: MutableMapping[Any, Any], groups: list[dict[str, Any]]) -> None:
         """Put a loaded state and its groups in the place of ours, if all of it can be had."""
-        for group, ours in zip(groups, self.param_groups, strict=True):
-            for flag, value in _FLAGS.items():
-                group.setdefault(flag, value)
-            group["decoupled_weight_decay"] = ours.get("decoupled_weight_decay", True)
+        exchange.complete_groups(groups, self.param_groups)
         self._stepper.fit(groups, self._moments.kinds(groups))
         loaded = {key: exchange.released(entry) for key, entry in loaded.items()}
         counts = self._moments.check_loaded(loaded, groups)
@@ -298,58 +289,12 @@ class ChunkedAdam(torch.optim.AdamW):
         self._check_not_half_stepped()
         if not self._residency.taken:
             raise RuntimeError("step() after release(): call take_over() first.")
-        self._check_none_resident("step()")
-        for number in range(len(self._residency.params)):
-            self._residency.check_untouched(number)
+        self._residency.check_none_resident("step()")
+        self._residency.check_all_untouched()
 
     def _check_not_half_stepped(self) -> None:
         if self._stepper.half_stepped:
             raise RuntimeError(f"an earlier step broke off: {self._stepper.half_stepped}")
 
-    def _check_none_resident(self, what: str) -> None:
-        if self._residency.resident:
-            raise RuntimeError(
-                f"{what} inside resident(): what was written there goes back to host memory only "
-                "at the end of its block. Leave the block first."
-            )
-
-    def _gather(self) -> dict[int, Stepped]:
-        """The parameters that have a gradient, by number. Raises before anything is streamed."""
-        work = {}
-        for group in self.param_groups:
-            for param in group["params"]:
-                if param.grad is not None:
-                    number = self._number(param)
-                    gradient = _flat(param.grad, param, number)
-                    count = self._moments.ready(self._state, number, group)
-                    work[number] = Stepped(gradient, group, count)
-        return work
-
-    def _number(self, param: torch.Tensor) -> int:
-        try:
-            return self._residency.number[param]
-        except KeyError:
-            raise ValueError(
-                f"a tensor of shape {tuple(param.shape)} is no parameter of this optimizer: "
-                "add it with add_param_group."
-            ) from None
-
-    def _numbers(self, params: Iterable[torch.Tensor] | None) -> list[int]:
-        if params is None:
-            return list(range(len(self._residency.params)))
-        return [self._number(param) for param in params]
-
-
-def _flat(gradient: torch.Tensor, param: torch.Tensor, number: int) -> torch.Tensor:
-    """A flat view; a copy where the gradient is not contiguous."""
-    if gradient.layout != torch.strided:
-        raise RuntimeError(
-            f"the gradient of parameter {number} is sparse: Adam needs a dense one. Use "
-            "torch.optim.SparseAdam for it."
-        )
-    if gradient.device != param.device or gradient.dtype != torch.float32:
-        raise RuntimeError(
-            f"the gradient of parameter {number} is {gradient.dtype} on {gradient.device}: "
-            f"masters are stepped with torch.float32 on {param.device}. Convert it first."
-        )
-    return gradient.reshape(-1)
+    def _ready(self, number: int, group: Mapping[str, Any]) -> float:
+        return self._moments.ready(self._state, number, group)

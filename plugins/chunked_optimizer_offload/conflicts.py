@@ -1,34 +1,13 @@
-"""What a command line cannot have besides offloaded optimizer state, and the error that names it.
-
-Arguments are those of Megatron and Miles by name; one that a tree does not have conflicts with
-nothing.
-"""
+"""What a command line cannot have besides offloaded optimizer state."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
+from miles_periodic.hooks.conflicts import Conflict, refuse_conflicts
 from miles_periodic.hooks.errors import PeriodicError
 from miles_periodic.plugins.chunked_optimizer_offload.settings import SLUG
-
-
-@dataclass(frozen=True, slots=True)
-class Conflict:
-    """argument: its name. why: one clause. allowed: its only value, or None where it may be no
-    other than unset, False, zero or empty."""
-
-    argument: str
-    why: str
-    allowed: Any = None
-
-    def is_in(self, arguments: Mapping[str, Any]) -> bool:
-        if self.argument not in arguments:
-            return False
-        value = arguments[self.argument]
-        return value != self.allowed if self.allowed is not None else bool(value)
-
 
 _NO_QUANTIZED = (
     "quantised weights are made from all masters at once, in a collective, so that they would have "
@@ -39,6 +18,15 @@ _KEEPS_HOST_MEMORY = "its writer would keep host memory that the next step overw
 _OWN_PLACE = "it moves the same state to a place of its own"
 _READS = "it reads masters where the parameters show placeholders"
 _LORA = "adapters are saved and restored around the optimizer's masters"
+
+
+def _is_whole(graphs: Any) -> bool:
+    return "full_iteration" in str(graphs)
+
+
+def _is_local(kind: Any) -> bool:
+    return kind == "local"
+
 
 CONFLICTS = (
     Conflict("train_backend", "there are no masters of Megatron's", "megatron"),
@@ -67,8 +55,13 @@ CONFLICTS = (
     Conflict("multi_lora", _LORA),
     Conflict("lora_rank", _LORA),
     Conflict("lora_adapter_path", _LORA),
+    Conflict("cuda_graph_scope", _NO_GRAPH, is_refused=_is_whole),
+    Conflict("cuda_graph_impl", _NO_GRAPH, is_refused=_is_whole),
+    Conflict("non_persistent_ckpt_type", _KEEPS_HOST_MEMORY, is_refused=_is_local),
 )  # fmt: skip
 
+
+CONFLICTS_OF_AN_ASYNCHRONOUS_SAVE = (Conflict("async_strategy", _KEEPS_HOST_MEMORY, "mcore"),)
 
 _SHARED = {
     "train_backend",
@@ -77,6 +70,8 @@ _SHARED = {
     "optimizer_cpu_offload",
     "stream_optimizer_state_to_disk",
     "optimizer_cuda_graph",
+    "cuda_graph_scope",
+    "cuda_graph_impl",
 }
 #: The part of them that Megatron's own offload shares. It takes quantised weights, a
 #: precision-aware optimizer and Muon, and asserts about them where it builds the optimizer.
@@ -87,14 +82,11 @@ NATIVE_CONFLICTS_OF_A_SAVE = (
 )
 
 
-def refuse_conflicts(arguments: Mapping[str, Any]) -> None:
+def refuse_arguments(arguments: Mapping[str, Any]) -> None:
     """Raise PeriodicError naming the first argument that the feature cannot work with."""
-    _refuse_any(CONFLICTS, arguments)
-    _refuse_whole_graphs(arguments)
-    if arguments.get("non_persistent_ckpt_type") == "local":
-        raise _error("non_persistent_ckpt_type", _KEEPS_HOST_MEMORY, "global", arguments)
-    if arguments.get("async_save") and arguments.get("async_strategy") == "nvrx":
-        raise _error("async_strategy", _KEEPS_HOST_MEMORY, "mcore", arguments)
+    refuse_conflicts(SLUG, CONFLICTS, arguments)
+    if arguments.get("async_save"):
+        refuse_conflicts(SLUG, CONFLICTS_OF_AN_ASYNCHRONOUS_SAVE, arguments)
 
 
 def refuse_beside_native(arguments: Mapping[str, Any], moment_dtype: str) -> None:
@@ -111,34 +103,6 @@ def refuse_beside_native(arguments: Mapping[str, Any], moment_dtype: str) -> Non
             found=moment_dtype,
             remedy=f"Leave {SLUG}.moment_dtype out.",
         )
-    _refuse_any(NATIVE_CONFLICTS, arguments)
-    _refuse_whole_graphs(arguments)
+    refuse_conflicts(SLUG, NATIVE_CONFLICTS, arguments)
     if not arguments.get("no_save_optim"):
-        _refuse_any(NATIVE_CONFLICTS_OF_A_SAVE, arguments)
-
-
-def _refuse_any(conflicts: Iterable[Conflict], arguments: Mapping[str, Any]) -> None:
-    for conflict in conflicts:
-        if conflict.is_in(arguments):
-            raise _error(conflict.argument, conflict.why, conflict.allowed, arguments)
-
-
-def _refuse_whole_graphs(arguments: Mapping[str, Any]) -> None:
-    for argument in ("cuda_graph_scope", "cuda_graph_impl"):
-        if "full_iteration" in str(arguments.get(argument)):
-            raise _error(argument, _NO_GRAPH, None, arguments)
-
-
-def _error(argument: str, why: str, allowed: Any, arguments: Mapping[str, Any]) -> PeriodicError:
-    option = f"--{argument.replace('_', '-')}"
-    wanted = f"{option} {allowed}" if isinstance(allowed, str) else option
-    return PeriodicError(
-        f"Optimizer state cannot be offloaded in chunks beside {argument}="
-        f"{arguments[argument]!r}: {why}.",
-        feature=SLUG,
-        target=option,
-        expected=repr(allowed) if allowed is not None else "not set",
-        found=repr(arguments[argument]),
-        remedy=f"{'Give' if allowed is not None else 'Take out'} {wanted}, or take the feature "
-        f"out with -{SLUG}.",
-    )
+        refuse_conflicts(SLUG, NATIVE_CONFLICTS_OF_A_SAVE, arguments)

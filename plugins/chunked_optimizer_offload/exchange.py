@@ -6,7 +6,7 @@ the GPU at once; so tensors go through it wrapped, and are copied from where the
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from typing import Any
 
 import torch
@@ -14,6 +14,15 @@ import torch
 MOMENTS = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")
 #: Dtypes whose numbers mean what they say.
 _WHOLE = (torch.float32, torch.bfloat16, torch.float64)
+#: Flags of a group of torch.optim.AdamW, where a checkpoint of another kind has none.
+_FLAGS = {
+    "amsgrad": False,
+    "maximize": False,
+    "foreach": None,
+    "capturable": False,
+    "differentiable": False,
+    "fused": None,
+}
 
 
 class Held:
@@ -92,3 +101,13 @@ def common_num_steps(counts: Sequence[float]) -> int:
             "in groups cannot hold that. Use torch's AdamW, which counts for each parameter."
         )
     return int(counts[0]) if counts else 0
+
+
+def complete_groups(
+    groups: Sequence[MutableMapping[str, Any]], ours: Sequence[Mapping[str, Any]]
+) -> None:
+    """Give loaded groups the flags that they do not have, and the way in which ours decay."""
+    for group, mine in zip(groups, ours, strict=True):
+        for flag, value in _FLAGS.items():
+            group.setdefault(flag, value)
+        group["decoupled_weight_decay"] = mine.get("decoupled_weight_decay", True)

@@ -8,15 +8,16 @@ from typing import Any
 from miles_periodic.hooks import Feature, hookimpl
 from miles_periodic.hooks.values import OffloadedOptimizer
 from miles_periodic.plugins.chunked_optimizer_offload.conflicts import (
+    refuse_arguments,
     refuse_beside_native,
-    refuse_conflicts,
 )
 from miles_periodic.plugins.chunked_optimizer_offload.settings import (
-    MAX_SLOTS,
     SLUG,
     ChunkedOptimizerOffloadSettings,
 )
+from miles_periodic.plugins.chunked_optimizer_offload.slots import MAX_SLOTS
 
+MIB = 1 << 20
 #: Arguments of a Megatron that does it by itself.
 NATIVE = "chunked_optimizer_state_offload"
 NATIVE_CHUNK_MIB = "optimizer_state_offload_chunk_size_mb"
@@ -38,12 +39,13 @@ class ChunkedOptimizerOffload(Feature):
             refuse_beside_native(arguments, self.settings.moment_dtype)
             chunk_mib = arguments.get(NATIVE_CHUNK_MIB) or self._chunk_mib()
             return {NATIVE: True, NATIVE_CHUNK_MIB: chunk_mib}
-        refuse_conflicts(arguments)
+        refuse_arguments(arguments)
         return None
 
     def _chunk_mib(self) -> int:
         """As our own workspace is cut; a chunk of 0 would be all there is."""
-        return self.settings.chunk_mib or max(1, self.settings.workspace_mib // MAX_SLOTS)
+        chunk_bytes = self.settings.chunk_bytes or self.settings.workspace_bytes // MAX_SLOTS
+        return max(1, chunk_bytes // MIB)
 
     @hookimpl
     def offloaded_optimizer(self, optimizer: Any) -> OffloadedOptimizer | None:

@@ -93,6 +93,16 @@ class Residency:
             self._put_placeholder(number)
         self.taken = True
 
+    def add_and_take(self, params: Sequence[torch.Tensor]) -> None:
+        """Both, or neither: where taking fails, the parameters are none of ours."""
+        first = len(self.params)
+        self.add(params)
+        try:
+            self.take(range(first, first + len(params)))
+        except BaseException:
+            self.forget_from(first)
+            raise
+
     def master(self, number: int) -> torch.Tensor:
         """The host tensor, in the parameter's shape."""
         return self.host.view(MASTER, self.extents[number], self.params[number].shape)
@@ -143,6 +153,10 @@ class Residency:
         self._nan = None
         self.taken = False
 
+    def check_all_untouched(self) -> None:
+        for number in range(len(self.params)):
+            self.check_untouched(number)
+
     def check_untouched(self, number: int) -> None:
         """Raise RuntimeError where a parameter shows something else than its placeholder."""
         param, placeholder = self.params[number], self._placeholders[number]
@@ -158,6 +172,30 @@ class Residency:
                 "in host memory, so the write would be lost: write inside resident(), or to "
                 "master(param)."
             )
+
+    def check_none_resident(self, what: str) -> None:
+        """Raise RuntimeError where a parameter has its real data on the device for a while."""
+        if self.resident:
+            raise RuntimeError(
+                f"{what} inside resident(): what was written there goes back to host memory only "
+                "at the end of its block. Leave the block first."
+            )
+
+    def number_of(self, param: torch.Tensor) -> int:
+        """Raises ValueError on a tensor that was never added."""
+        try:
+            return self.number[param]
+        except KeyError:
+            raise ValueError(
+                f"a tensor of shape {tuple(param.shape)} is no parameter of this optimizer: "
+                "add it with add_param_group."
+            ) from None
+
+    def numbers_of(self, params: Iterable[torch.Tensor] | None) -> list[int]:
+        """Numbers of these parameters; of all without them."""
+        if params is None:
+            return list(range(len(self.params)))
+        return [self.number_of(param) for param in params]
 
     def num_placeholder_bytes(self) -> int:
         nan = 0 if self._nan is None else self._nan.nbytes

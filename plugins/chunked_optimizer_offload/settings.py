@@ -4,28 +4,29 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import ByteSize, Field, model_validator
 
 from miles_periodic.hooks.feature import FeatureSettings
+from miles_periodic.plugins.chunked_optimizer_offload.slots import FP32_BYTES, Costs, fit_slots
 
 SLUG = "chunked-optimizer-offload"
-MIB = 1 << 20
-#: Fewer could not load one chunk and drain another while a third is stepped.
-MIN_SLOTS = 3
-#: One more than are needed, so that a late drain does not hold up a load.
-MAX_SLOTS = 4
+#: Bytes per element that the dearest arithmetic of a trainer allocates while it steps: that of
+#: torch's Adam with a weight decay that goes through the gradient.
+MAX_PASSING_BYTES = 3 * FP32_BYTES
+_MOMENT_BYTES = {"float32": FP32_BYTES, "bfloat16": 2}
 
 
 class ChunkedOptimizerOffloadSettings(FeatureSettings):
     """Table `[chunked-optimizer-offload]`."""
 
-    workspace_mib: int = Field(default=1024, ge=1)
-    """MiB of device memory that a step may use for masters, moments and the step's temporaries, on
-    each rank and for each optimizer (a model with experts has two)."""
+    workspace_bytes: ByteSize = Field(default=ByteSize(1 << 30))
+    """Device memory, in bytes or as text such as `1GiB`, that a step may use for masters, moments
+    and the step's temporaries, on each rank and for each optimizer (a model with experts has
+    two)."""
 
-    chunk_mib: int | None = Field(default=None, ge=1)
-    """MiB of masters and moments that are moved at a time; three chunks and a step's temporaries
-    must fit into the workspace. Left out, the workspace holds four."""
+    chunk_bytes: ByteSize | None = None
+    """Masters and moments, in bytes, that are moved at a time; three chunks and a step's
+    temporaries must fit into the workspace. Left out, the workspace holds four."""
 
     moment_dtype: Literal["float32", "bfloat16"] = "float32"
     """How the two moments are kept in host memory. bfloat16 moves 16 bytes a parameter instead of
@@ -33,6 +34,7 @@ class ChunkedOptimizerOffloadSettings(FeatureSettings):
 
     @model_validator(mode="after")
     def _slots_fit(self) -> ChunkedOptimizerOffloadSettings:
-        if self.chunk_mib is not None and MIN_SLOTS * self.chunk_mib > self.workspace_mib:
-            raise ValueError(f"workspace_mib must be at least {MIN_SLOTS} times chunk_mib")
+        moment = _MOMENT_BYTES[self.moment_dtype]
+        costs = Costs.of((FP32_BYTES, moment, moment), MAX_PASSING_BYTES)
+        fit_slots(self.workspace_bytes, self.chunk_bytes, costs)
         return self

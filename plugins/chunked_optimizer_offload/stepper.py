@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from miles_periodic.plugins.chunked_optimizer_offload.gradients import Stepped
 from miles_periodic.plugins.chunked_optimizer_offload.lanes import LaneMaker, Lanes
 from miles_periodic.plugins.chunked_optimizer_offload.layout import aligned
 from miles_periodic.plugins.chunked_optimizer_offload.pipeline import Pipeline
@@ -22,18 +23,20 @@ from miles_periodic.plugins.chunked_optimizer_offload.prepared import (
 from miles_periodic.plugins.chunked_optimizer_offload.residency import Residency
 from miles_periodic.plugins.chunked_optimizer_offload.rules import Rule, StepPiece
 from miles_periodic.plugins.chunked_optimizer_offload.schedule import plan_chunks
-from miles_periodic.plugins.chunked_optimizer_offload.workspace import (
-    MASTER,
-    Costs,
-    Workspace,
-    fit_slots,
-)
+from miles_periodic.plugins.chunked_optimizer_offload.slots import Costs, fit_slots
+from miles_periodic.plugins.chunked_optimizer_offload.workspace import MASTER, Workspace
 
 #: Into how many chunks a step is cut where no `chunk_bytes` says it. The first load and the last
 #: drain overlap nothing; of so many chunks that is little.
 NUM_CHUNKS = 32
 #: Elements that such a chunk has at least: copies of fewer wait for the host more than they move.
 SHORTEST = 1 << 20
+
+RESTART = "Start again from the last checkpoint."
+RESTORE = (
+    "Start again from the last checkpoint, or load masters, state and weights here and call "
+    "mark_restored()."
+)
 
 OnStepped = Callable[[Sequence[SteppedPiece]], None]
 
@@ -54,15 +57,6 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Stepped:
-    """One parameter of a step: its flat gradient, its group, and how many steps it took so far."""
-
-    gradient: torch.Tensor
-    group: Mapping[str, Any]
-    num_steps: float
-
-
-@dataclass(frozen=True, slots=True)
 class StepReport:
     """What a step moved. Bytes are those of each direction; both together are twice as many."""
 
@@ -76,18 +70,18 @@ class StepReport:
 class StepFailed(RuntimeError):
     """A step broke off.
 
-    chunk: the one that failed, of num_chunks. half_stepped: whether chunks before it were already
-    written back, so that masters and moments belong to two different steps.
+    chunk: the one that failed, of num_chunks. half_stepped: whether stepped masters were already
+    written back or handed to `on_stepped`, so that masters, moments and what is made of them belong
+    to two different steps. remedy: one sentence, for a half step.
     """
 
     def __init__(
-        self, chunk: int, num_chunks: int, half_stepped: bool, error: BaseException
+        self, chunk: int, num_chunks: int, half_stepped: bool, error: BaseException, remedy: str
     ) -> None:
         self.chunk, self.num_chunks, self.half_stepped = chunk, num_chunks, half_stepped
         state = (
-            "The optimizer is half stepped: chunks before it are stepped, the others are not, and "
-            "no counter was raised. Start again from the last checkpoint, or load both masters and "
-            "state here and call mark_restored()."
+            "The optimizer is half stepped: chunks before it are stepped, the others are not, no "
+            f"counter was raised, and weights may be ahead of their masters. {remedy}"
             if half_stepped
             else "Nothing was written back: masters and state are those from before the step."
         )
@@ -100,18 +94,20 @@ class Stepper:
 
     on_stepped: called on the step lane with each chunk's pieces, while they are on the device.
     make_lanes: what a step's lanes come from; the device's own, unless it is replaced.
-    half_stepped: the message of a step that broke off between two write-backs, else empty.
+    half_stepped: the message of a step that broke off on the way, else empty.
+    remedy: what helps then.
     """
 
     def __init__(self, residency: Residency, rule: Rule, limits: Limits) -> None:
         self.residency, self.rule, self.limits = residency, rule, limits
         self.on_stepped: OnStepped | None = None
-        self.half_stepped = ""
+        self.half_stepped, self.remedy = "", RESTORE
         self.last = StepReport()
         self.make_lanes: Callable[[], Lanes] | None = None
         self.lanes: Lanes | None = None
         self.workspace: Workspace | None = None
         self._pipeline: Pipeline | None = None
+        self._is_told = False
         self._workspace_key: Any = None
         self._plan_key: Any = None
         self._plan: tuple[PreparedChunk, ...] = ()
@@ -133,7 +129,7 @@ class Stepper:
         for group in groups:
             self.rule.check(group)
         passing = max((self.rule.passing_bytes(group) for group in groups), default=0)
-        costs = Costs.of(kinds, passing)
+        costs = Costs.of([dtype.itemsize for dtype in kinds.values()], passing)
         fit_slots(self.limits.workspace_bytes, self.limits.chunk_bytes, costs)
         return costs
 
@@ -149,6 +145,7 @@ class Stepper:
         """
         lanes = self._make_ready(groups, kinds)
         plan = self._planned(tuple(work))
+        self._is_told = False
         try:
             self._pipeline.run(
                 lanes,
@@ -211,6 +208,8 @@ class Stepper:
             first += len(pieces)
         chunk.round_back()
         if self.on_stepped is not None:
+            # What it writes before it raises is ahead of masters that never come back.
+            self._is_told = True
             self.on_stepped(chunk.stepped(self.residency.params))
 
     def _step_pieces(
@@ -235,7 +234,8 @@ class Stepper:
 
     def _break_off(self, num_chunks: int, error: BaseException) -> None:
         """Say what state a failure leaves, and let every lane come to rest."""
-        failed = StepFailed(self._pipeline.chunk, num_chunks, self._pipeline.num_written > 0, error)
+        half_stepped = self._is_told or self._pipeline.num_written > 0
+        failed = StepFailed(self._pipeline.chunk, num_chunks, half_stepped, error, self.remedy)
         self.half_stepped = str(failed) if failed.half_stepped else ""
         self.lanes.synchronize()
         if isinstance(error, Exception):

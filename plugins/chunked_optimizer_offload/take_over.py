@@ -10,7 +10,6 @@ from miles_periodic.hooks.errors import PeriodicError
 from miles_periodic.plugins.chunked_optimizer_offload.adam import ChunkedAdam
 from miles_periodic.plugins.chunked_optimizer_offload.rules import AdamWRule, GroupStepRule, Rule
 from miles_periodic.plugins.chunked_optimizer_offload.settings import (
-    MIB,
     SLUG,
     ChunkedOptimizerOffloadSettings,
 )
@@ -37,14 +36,15 @@ def in_place_of(
     try:
         chunked = ChunkedAdam(
             groups,
-            workspace_bytes=settings.workspace_mib * MIB,
-            chunk_bytes=settings.chunk_mib * MIB if settings.chunk_mib else None,
+            workspace_bytes=settings.workspace_bytes,
+            chunk_bytes=settings.chunk_bytes,
             moment_dtype=getattr(torch, settings.moment_dtype),
             rule=rule,
         )
     except (TypeError, ValueError) as error:
         raise _refusal(optimizer, "what ChunkedAdam can take over", str(error)) from error
     chunked.make_state()
+    chunked.advise_restart()
     return chunked
 
 

@@ -21,7 +21,7 @@ feature          the hooks
 
 from miles_periodic.plugins.cost_aware_packing.cost_model import (
     CostModel,
-    MeasuredMicrobatch,
+    MeasuredMicroBatch,
     MeasuredStep,
 )
 from miles_periodic.plugins.cost_aware_packing.data_parallel import (
@@ -35,7 +35,7 @@ from miles_periodic.plugins.cost_aware_packing.settings import CostAwarePackingS
 __all__ = [
     "CostAwarePackingSettings",
     "CostModel",
-    "MeasuredMicrobatch",
+    "MeasuredMicroBatch",
     "MeasuredStep",
     "Schedule",
     "SplitPlan",

@@ -45,7 +45,7 @@ class AttentionTerm:
 
 
 @dataclass(frozen=True)
-class MeasuredMicrobatch:
+class MeasuredMicroBatch:
     """Seconds that a micro-batch of samples with `lengths` tokens took, forward and backward."""
 
     lengths: tuple[int, ...]
@@ -67,7 +67,7 @@ class MeasuredStep:
     seconds: float
 
     @classmethod
-    def from_microbatches(
+    def from_micro_batches(
         cls,
         microbatches: Sequence[Sequence[Sequence[int]]],
         lengths: Sequence[int],
@@ -77,10 +77,10 @@ class MeasuredStep:
         """Of a step's `microbatches[rank][slot]` with sample indices into `lengths` and `cost`."""
         costs = np.asarray(cost, dtype=np.float64)
         waited_for = [
-            max(slot, key=lambda microbatch: float(costs[list(microbatch)].sum()))
+            max(slot, key=lambda micro_batch: float(costs[list(micro_batch)].sum()))
             for slot in zip(*microbatches, strict=True)
         ]
-        slots = tuple(tuple(int(lengths[i]) for i in microbatch) for microbatch in waited_for)
+        slots = tuple(tuple(int(lengths[i]) for i in micro_batch) for micro_batch in waited_for)
         return cls(slots, seconds)
 
 
@@ -91,14 +91,14 @@ class CostModel:
     Attributes:
         linear: cost per token.
         attention: costs per pair; empty for a model without attention.
-        per_microbatch: cost of a micro-batch beyond its samples (seconds of launch and exchange).
+        per_micro_batch: cost of a micro-batch beyond its samples (seconds of launch and exchange).
         pad_multiple: lengths are rounded up to a multiple of this before anything is counted.
         unit: "FLOPs" or "seconds".
     """
 
     linear: float
     attention: tuple[AttentionTerm, ...] = ()
-    per_microbatch: float = 0.0
+    per_micro_batch: float = 0.0
     pad_multiple: int = 1
     unit: str = "FLOPs"
 
@@ -148,11 +148,11 @@ class CostModel:
         whole = np.asarray(lengths, dtype=np.int64)
         return -(-whole // self.pad_multiple) * self.pad_multiple
 
-    def microbatch_cost(self, lengths: Sequence[int] | np.ndarray) -> float:
+    def micro_batch_cost(self, lengths: Sequence[int] | np.ndarray) -> float:
         """Cost of one micro-batch of samples with `lengths` tokens."""
-        return float(self.sample_costs(lengths).sum()) + self.per_microbatch
+        return float(self.sample_costs(lengths).sum()) + self.per_micro_batch
 
-    def fit(self, measured: Sequence[MeasuredMicrobatch | MeasuredStep]) -> CostModel:
+    def fit(self, measured: Sequence[MeasuredMicroBatch | MeasuredStep]) -> CostModel:
         """The same shapes, in seconds: linear part, attention part and a constant are scaled.
 
         The three scales are the non-negative ones with the least squared relative error; the
@@ -170,7 +170,7 @@ class CostModel:
                 replace(term, flops_per_pair=term.flops_per_pair * attention)
                 for term in self.attention
             ),
-            per_microbatch=constant,
+            per_micro_batch=constant,
             unit="seconds",
         )
 
@@ -186,7 +186,7 @@ class CostModel:
         return self.linear * padded.sum(), self._attention_costs(padded).sum(), float(len(slots))
 
 
-def _check_measured(measured: Sequence[MeasuredMicrobatch | MeasuredStep]) -> None:
+def _check_measured(measured: Sequence[MeasuredMicroBatch | MeasuredStep]) -> None:
     if len(measured) < 3:
         raise ValueError(f"{len(measured)} measurements: pass 3 or more")
     for position, one in enumerate(measured):

@@ -44,7 +44,7 @@ class SplitPlan:
     @classmethod
     def from_schedule(cls, schedule: Schedule) -> SplitPlan:
         partitions = tuple(
-            tuple(sample for microbatch in rank for sample in microbatch)
+            tuple(sample for micro_batch in rank for sample in micro_batch)
             for rank in schedule.microbatches
         )
         return cls(schedule, partitions, tuple(map(_positions, schedule.microbatches)))
@@ -133,7 +133,7 @@ def split(
 
 
 def _positions(microbatches: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
-    stops = np.cumsum([len(microbatch) for microbatch in microbatches]).tolist()
+    stops = np.cumsum([len(micro_batch) for micro_batch in microbatches]).tolist()
     return tuple(tuple(range(start, stop)) for start, stop in zip([0, *stops], stops, strict=False))
 
 

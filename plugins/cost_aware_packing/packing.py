@@ -22,7 +22,7 @@ from miles_periodic.plugins.cost_aware_packing.problem import (
     slot_time_of_bins,
 )
 from miles_periodic.plugins.cost_aware_packing.schedule import (
-    RankMicrobatches,
+    RankMicroBatches,
     Schedule,
     slot_time,
 )
@@ -43,7 +43,7 @@ MOST_SAMPLES_FILLED = 20_000
 MOST_SAMPLES_EXCHANGED = 100_000
 FEWEST_EXCHANGES = 8
 
-StepPlan = tuple[RankMicrobatches, ...]
+StepPlan = tuple[RankMicroBatches, ...]
 ArrangeRanks = Callable[[StepProblem, np.ndarray, int], StepPlan]
 
 
@@ -129,7 +129,7 @@ def plan_steps(
         bound += floor
         plans.append(_renamed(arrange(problem, bins, num_slots), samples))
     microbatches = tuple(
-        tuple(microbatch for plan in plans for microbatch in plan[rank])
+        tuple(micro_batch for plan in plans for micro_batch in plan[rank])
         for rank in range(len(plans[0]))
     )
     found = slot_time(microbatches, costs)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-Microbatch = tuple[int, ...]
-RankMicrobatches = tuple[Microbatch, ...]
+MicroBatch = tuple[int, ...]
+RankMicroBatches = tuple[MicroBatch, ...]
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Schedule:
     the same samples can go below. Both are in the unit of the `cost` that was packed.
     """
 
-    microbatches: tuple[RankMicrobatches, ...]
+    microbatches: tuple[RankMicroBatches, ...]
     slot_time: float
     lower_bound: float
     slots_per_step: tuple[int, ...]
@@ -39,7 +39,7 @@ class Schedule:
     def num_slots(self) -> int:
         return sum(self.slots_per_step)
 
-    def steps(self) -> Iterator[tuple[RankMicrobatches, ...]]:
+    def steps(self) -> Iterator[tuple[RankMicroBatches, ...]]:
         """The micro-batches of each optimizer step in turn, as `[rank][slot of the step]`."""
         start = 0
         for num_slots in self.slots_per_step:
@@ -60,7 +60,7 @@ def slot_time(
     num_slots = max(len(rank) for rank in microbatches)
     times = np.zeros((len(microbatches), num_slots))
     for rank, row in enumerate(microbatches):
-        times[rank, : len(row)] = [costs[list(microbatch)].sum() for microbatch in row]
+        times[rank, : len(row)] = [costs[list(micro_batch)].sum() for micro_batch in row]
     return float(times.max(axis=0).sum())
 
 
@@ -70,7 +70,7 @@ def rank_time(
     """Cost of the dearest rank over its slots: the time where ranks only meet at the end."""
     costs = np.asarray(cost, dtype=np.float64)
     return max(
-        float(sum(costs[list(microbatch)].sum() for microbatch in rank)) for rank in microbatches
+        float(sum(costs[list(micro_batch)].sum() for micro_batch in rank)) for rank in microbatches
     )
 
 
@@ -92,7 +92,7 @@ def check_schedule(
     """
     _check_shape(schedule, data_parallel_size, slot_multiple)
     _check_coverage(schedule, len(lengths))
-    _check_microbatches(schedule, lengths, max_tokens)
+    _check_micro_batches(schedule, lengths, max_tokens)
     _check_steps(schedule, groups, step_of_sample)
 
 
@@ -108,21 +108,21 @@ def _check_shape(schedule: Schedule, data_parallel_size: int, slot_multiple: int
 
 
 def _check_coverage(schedule: Schedule, num_samples: int) -> None:
-    planned = [i for rank in schedule.microbatches for microbatch in rank for i in microbatch]
+    planned = [i for rank in schedule.microbatches for micro_batch in rank for i in micro_batch]
     if sorted(planned) != list(range(num_samples)):
         raise ValueError(
             f"{len(planned)} planned indices do not cover {num_samples} samples exactly once"
         )
 
 
-def _check_microbatches(
+def _check_micro_batches(
     schedule: Schedule, lengths: Sequence[int] | np.ndarray, max_tokens: int | None
 ) -> None:
     for rank, row in enumerate(schedule.microbatches):
-        for slot, microbatch in enumerate(row):
-            if not microbatch:
+        for slot, micro_batch in enumerate(row):
+            if not micro_batch:
                 raise ValueError(f"rank {rank} slot {slot}: empty micro-batch")
-            num_tokens = sum(int(lengths[i]) for i in microbatch)
+            num_tokens = sum(int(lengths[i]) for i in micro_batch)
             if max_tokens is not None and num_tokens > max_tokens:
                 raise ValueError(f"rank {rank} slot {slot}: {num_tokens} tokens over {max_tokens}")
 
@@ -134,7 +134,7 @@ def _check_steps(
 ) -> None:
     step_of_group: dict[object, int] = {}
     for step, ranks in enumerate(schedule.steps()):
-        for sample in (i for rank in ranks for microbatch in rank for i in microbatch):
+        for sample in (i for rank in ranks for micro_batch in rank for i in micro_batch):
             if step_of_sample is not None and step_of_sample[sample] != step:
                 raise ValueError(f"sample {sample} is in step {step}, not {step_of_sample[sample]}")
             if groups is not None and step_of_group.setdefault(groups[sample], step) != step:

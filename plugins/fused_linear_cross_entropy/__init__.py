@@ -2,7 +2,7 @@
 
 log_probs   token_log_probs() and linear_cross_entropy(): hidden states and a weight in
 chunked     the exact computation in blocks, forward and backward; over ranks
-kernels     the same by liger-kernel or quack, checked
+kernels     the same by liger-kernel, checked
 conflicts   command lines that cannot have it
 settings    the slug, and what a user can set
 feature     the hooks

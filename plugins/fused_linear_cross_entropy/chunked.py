@@ -30,6 +30,8 @@ class Projection:
     vocab_start: the token that row 0 of this rank's weight stands for.
     tp_group: process group over which the vocabulary is split, or None.
     ignore_index: a target whose log-probability is 0 and has no gradient, or None.
+    any_target: whether a target outside of the vocabulary is taken, as if its logit were a constant
+        as large as the token's largest one: what Megatron makes of it.
     chunk_tokens, chunk_vocabulary: the largest block of logits that exists at once.
     """
 
@@ -37,6 +39,7 @@ class Projection:
     vocab_start: int = 0
     tp_group: Any = None
     ignore_index: int | None = None
+    any_target: bool = False
     chunk_tokens: int = CHUNK_TOKENS
     chunk_vocabulary: int = CHUNK_VOCABULARY
 
@@ -152,10 +155,12 @@ class ChunkedLogProbs(torch.autograd.Function):
     @staticmethod
     def forward(ctx, hidden, weight, targets, how, with_entropy):
         found = statistics(hidden, weight, targets, how, with_entropy)
-        check_targets(targets, found.held, how.ignore_index)
+        check_targets(targets, found.held, how)
         normalizer = found.normalizer()
         counts = _counts(targets, how.ignore_index)
-        log_probs = torch.where(counts, found.target - normalizer, 0.0)
+        # Without `any_target` only ignored targets are held by none.
+        target = torch.where(found.held > 0, found.target, found.peak)
+        log_probs = torch.where(counts, target - normalizer, 0.0)
         entropy = None
         if with_entropy:
             entropy = torch.where(counts, normalizer - found.weighted / found.total, 0.0)
@@ -267,9 +272,9 @@ def _counts(targets: torch.Tensor, ignore_index: int | None) -> torch.Tensor:
     return targets != ignore_index
 
 
-def check_targets(targets: torch.Tensor, held: torch.Tensor, ignore_index: int | None) -> None:
+def check_targets(targets: torch.Tensor, held: torch.Tensor, how: Projection) -> None:
     """Raise ValueError where a target is held by none of the ranks, or by more than one."""
-    bad = (held != 1) & _counts(targets, ignore_index)
+    bad = (held > 1 if how.any_target else held != 1) & _counts(targets, how.ignore_index)
     if bool(bad.any()):
         first = int(bad.nonzero()[0, 0])
         raise ValueError(

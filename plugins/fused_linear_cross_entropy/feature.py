@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Mapping
 from typing import Any
 
 from miles_periodic.hooks import Feature, PeriodicError, hookimpl
+from miles_periodic.hooks.conflicts import refuse_conflicts
 from miles_periodic.hooks.values import OutputHead
-from miles_periodic.plugins.fused_linear_cross_entropy.conflicts import refuse_conflicts
+from miles_periodic.plugins.fused_linear_cross_entropy.conflicts import CONFLICTS
 from miles_periodic.plugins.fused_linear_cross_entropy.settings import (
     SLUG,
     FusedLinearCrossEntropySettings,
 )
+
+#: What a kernel needs beside torch.
+PACKAGES = {"liger": "liger_kernel"}
 
 
 class FusedLinearCrossEntropy(Feature):
@@ -28,9 +33,20 @@ class FusedLinearCrossEntropy(Feature):
 
     @hookimpl
     def complete_arguments(self, arguments: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        refuse_conflicts(arguments)
+        refuse_conflicts(SLUG, CONFLICTS, arguments)
+        self._require_package()
         # Nothing of the size of logits is kept for backward, and a checkpoint would see no tensor.
         return {"recompute_loss_function": False} if _recomputes(arguments) else None
+
+    def _require_package(self) -> None:
+        package = PACKAGES.get(self.settings.kernel)
+        if package and importlib.util.find_spec(package) is None:
+            raise PeriodicError(
+                f"The kernel {self.settings.kernel} is not installed here.",
+                feature=SLUG,
+                expected=f"the package {package}",
+                remedy=f'Install "liger-kernel[cutedsl]", or set {SLUG}.kernel=torch.',
+            )
 
     @hookimpl
     def token_log_probs(
@@ -38,7 +54,7 @@ class FusedLinearCrossEntropy(Feature):
         head: OutputHead,
         targets: Any,
         temperature: float,
-        ignore_index: int | None,
+        any_target: bool,
         with_entropy: bool,
     ) -> tuple[Any, Any]:
         from miles_periodic.plugins.fused_linear_cross_entropy.log_probs import token_log_probs
@@ -52,7 +68,7 @@ class FusedLinearCrossEntropy(Feature):
                 logit_scale=head.logit_scale,
                 vocab_start=head.vocab_start,
                 tp_group=head.tp_group,
-                ignore_index=ignore_index,
+                any_target=any_target,
                 with_entropy=with_entropy,
                 **self.settings.model_dump(),
             )

@@ -1,4 +1,4 @@
-"""What computes log-probabilities: torch in blocks, or the kernels of liger-kernel or quack.
+"""What computes log-probabilities: torch in blocks, or the kernel of liger-kernel.
 
 Each takes (hidden (T, H), weight (V, H), targets (T,), Projection, with_entropy) and returns
 log-probabilities and entropy, (T,) each, the latter None where it is not asked for.
@@ -58,92 +58,61 @@ def liger(hidden, weight, targets, how, with_entropy) -> Answer:
     return -losses, entropy
 
 
-def quack(hidden, weight, targets, how, with_entropy) -> Answer:
-    """quack's cross-entropy kernel on blocks of (chunk_tokens, V); one rank, no entropy.
-
-    Its own chunked loss takes one upstream gradient for all tokens, which is not enough here.
-    """
-    _refuse(how.tp_group is not None, "quack", "a vocabulary that is not split")
-    _refuse(with_entropy, "quack", "log-probabilities without entropy")
-    _refuse(hidden.dtype != weight.dtype, "quack", "hidden and weight of one dtype")
-    return QuackLogProbs.apply(hidden, weight, targets, how), None
-
-
-class QuackLogProbs(torch.autograd.Function):
-    """(hidden, weight, targets, Projection) -> log-probabilities (T,), made again in backward."""
-
-    @staticmethod
-    def forward(ctx, hidden, weight, targets, how):
-        from quack.cross_entropy import cross_entropy_fwd
-
-        losses, normalizers = [], []
-        for rows in how.blocks(len(targets), how.chunk_tokens):
-            loss, normalizer = cross_entropy_fwd(
-                _logits(hidden[rows], weight, how),
-                targets[rows],
-                ignore_index=_ignored(how),
-                return_lse=True,
-            )
-            losses.append(loss)
-            normalizers.append(normalizer)
-        ctx.save_for_backward(hidden, weight, targets, torch.cat(normalizers))
-        ctx.how = how
-        return -torch.cat(losses)
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx, of_log_probs):
-        from quack.cross_entropy import cross_entropy_bwd_out
-
-        hidden, weight, targets, normalizer = ctx.saved_tensors
-        of_hidden = torch.empty_like(hidden)
-        of_weight = torch.zeros_like(weight, dtype=torch.float32)
-        for rows in ctx.how.blocks(len(targets), ctx.how.chunk_tokens):
-            logits = _logits(hidden[rows], weight, ctx.how)
-            upstream = -of_log_probs[rows].contiguous()
-            cross_entropy_bwd_out(
-                logits,
-                targets[rows],
-                upstream,
-                normalizer[rows],
-                logits,
-                ignore_index=_ignored(ctx.how),
-            )
-            of_logits = logits.mul_(ctx.how.scale)
-            of_hidden[rows] = of_logits @ weight
-            of_weight += of_logits.T @ hidden[rows]
-        return of_hidden, of_weight.to(weight.dtype), None, None
-
-
-def _logits(hidden: torch.Tensor, weight: torch.Tensor, how: Projection) -> torch.Tensor:
-    logits = hidden @ weight.T
-    return logits if how.scale == 1 else logits.mul_(how.scale)
-
-
-def _ignored(how: Projection) -> int:
-    return -100 if how.ignore_index is None else how.ignore_index
-
-
 def _refuse(refused: bool, kernel: str, expected: str) -> None:
     if refused:
         raise ValueError(f"the kernel {kernel} takes {expected}; use torch")
 
 
 def checked(kernel: Kernel) -> Kernel:
-    """`kernel`, its targets checked before and its answer after."""
+    """`kernel`, its targets checked before and its answer after; never above 0."""
 
     def compute(hidden, weight, targets, how, with_entropy) -> Answer:
         if not len(targets):
             return chunked(hidden, weight, targets, how, with_entropy)
         size = 1 if how.tp_group is None else torch.distributed.get_world_size(how.tp_group)
         inside = (targets >= 0) & (targets < size * len(weight))
-        check_targets(targets, inside.float(), how.ignore_index)
-        answer = kernel(hidden, weight, targets, how, with_entropy)
+        check_targets(targets, inside.float(), how)
+        if how.any_target and not bool(inside.all()):
+            return _inside_and_outside(compute, hidden, weight, targets, how, with_entropy, inside)
+        log_probs, entropy = kernel(hidden, weight, targets, how, with_entropy)
         with torch.no_grad():
-            check_answer(answer[0], hidden, weight, targets, how)
-        return answer
+            check_answer(log_probs, hidden, weight, targets, how)
+        return AtMostZero.apply(log_probs), entropy
 
     return compute
+
+
+def _inside_and_outside(
+    compute: Kernel,
+    hidden: torch.Tensor,
+    weight: torch.Tensor,
+    targets: torch.Tensor,
+    how: Projection,
+    with_entropy: bool,
+    inside: torch.Tensor,
+) -> Answer:
+    """Targets outside of the vocabulary by torch, which knows how Megatron takes them."""
+    rows = torch.cat([inside.nonzero()[:, 0], (~inside).nonzero()[:, 0]])
+    parts = rows.split([int(inside.sum()), int((~inside).sum())])
+    answers = [
+        one(hidden[part], weight, targets[part], how, with_entropy)
+        for one, part in zip((compute, chunked), parts, strict=True)
+    ]
+    back = rows.argsort()
+    log_probs, entropies = zip(*answers, strict=True)
+    return torch.cat(log_probs)[back], torch.cat(entropies)[back] if with_entropy else None
+
+
+class AtMostZero(torch.autograd.Function):
+    """Rounding that lies above 0 becomes 0, and its gradient stays what the kernel makes of it."""
+
+    @staticmethod
+    def forward(ctx, log_probs):
+        return log_probs.clamp(max=0)
+
+    @staticmethod
+    def backward(ctx, of_log_probs):
+        return of_log_probs
 
 
 def check_answer(
@@ -178,4 +147,4 @@ def sample(num_tokens: int, device: Any) -> torch.Tensor:
     return torch.linspace(0, num_tokens - 1, count, device=device).round().long()
 
 
-KERNELS: dict[str, Kernel] = {"torch": chunked, "liger": checked(liger), "quack": checked(quack)}
+KERNELS: dict[str, Kernel] = {"torch": chunked, "liger": checked(liger)}

@@ -25,10 +25,11 @@ def token_log_probs(
     vocab_start: int = 0,
     tp_group: Any = None,
     ignore_index: int | None = None,
+    any_target: bool = False,
     chunk_tokens: int = CHUNK_TOKENS,
     chunk_vocabulary: int = CHUNK_VOCABULARY,
     with_entropy: bool = False,
-    kernel: Literal["torch", "liger", "quack"] = "torch",
+    kernel: Literal["torch", "liger"] = "torch",
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """log softmax(hidden @ weight.T * logit_scale / temperature)[targets], no (T, V) tensor made.
 
@@ -40,12 +41,14 @@ def token_log_probs(
     upstream gradient of each token enters before anything is summed over tokens.
 
     ignore_index: a target whose two values are 0 and without gradient.
+    any_target: takes targets outside of the vocabulary as Megatron's cross entropy does: as if
+    their logit were a constant, as large as the token's largest one.
     chunk_tokens, chunk_vocabulary: the largest block of logits that exists at once.
-    kernel: what computes it; all but `torch` need CUDA and their package.
+    kernel: what computes it; `liger` needs CUDA and its package.
 
     Raises ValueError for shapes, dtypes and a temperature that do not fit, for a target that no
-    rank holds, and for what a kernel cannot compute; ArithmeticError where a kernel's answer is not
-    a log-probability or far from an exact one. NaN and infinity go through.
+    rank holds (without `any_target`), and for what a kernel cannot compute; ArithmeticError where a
+    kernel's answer is not a log-probability or far from an exact one. NaN and infinity go through.
     """
     _check(hidden, weight, targets, temperature, logit_scale, chunk_tokens, chunk_vocabulary)
     how = Projection(
@@ -53,6 +56,7 @@ def token_log_probs(
         vocab_start=vocab_start,
         tp_group=tp_group,
         ignore_index=ignore_index,
+        any_target=any_target,
         chunk_tokens=chunk_tokens,
         chunk_vocabulary=chunk_vocabulary,
     )

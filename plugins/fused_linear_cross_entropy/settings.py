@@ -17,13 +17,13 @@ CHUNK_VOCABULARY = 16384
 class FusedLinearCrossEntropySettings(FeatureSettings):
     """Table `[fused-linear-cross-entropy]`."""
 
-    kernel: Literal["torch", "liger", "quack"] = "torch"
+    kernel: Literal["torch", "liger"] = "torch"
     """What computes log-probabilities. `torch` is exact, needs no package and runs everywhere;
-    `liger` (liger-kernel 0.8.5 or later) and `quack` (quack-kernels; no tensor parallelism, no
-    entropy) need CUDA, and each answer of theirs is compared with torch's on a few tokens."""
+    `liger` (liger-kernel 0.8.5 or later, on Hopper with nvidia-cutlass-dsl) needs CUDA, and each
+    answer of its is compared with torch's on a few tokens."""
 
     chunk_tokens: int = Field(default=CHUNK_TOKENS, ge=1)
     """Tokens in the largest block of logits that exists at once."""
 
     chunk_vocabulary: int = Field(default=CHUNK_VOCABULARY, ge=1)
-    """Entries of the vocabulary in that block; `liger` and `quack` take them all at once."""
+    """Entries of the vocabulary in that block; `liger` takes them all at once."""

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from miles_trees import TREES
+from patched_trees import PATCHED, WAYS, patched_copy
 
 from miles_periodic.compat.matrix.called import calls
 
@@ -16,9 +17,17 @@ PROCESS = Path(__file__).parents[1] / "lines" / "miles_loss_process.py"
 TIMEOUT_SECONDS = 300
 
 
-@pytest.fixture(scope="module", params=TREES)
-def computed(request):
-    command = [sys.executable, "-W", "ignore", str(PROCESS), str(TREES[request.param])]
+@pytest.fixture(
+    scope="module", params=[(tree, way) for tree in TREES for way in WAYS], ids="-".join
+)
+def computed(request, tmp_path_factory):
+    label, way = request.param
+    tree, words = TREES[label], []
+    if way == "patched":
+        folder = tmp_path_factory.mktemp("patched")
+        tree = patched_copy("miles", tree, "fused-linear-cross-entropy", folder)
+        words = [PATCHED]
+    command = [sys.executable, "-W", "ignore", str(PROCESS), str(tree), *words]
     done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_SECONDS)
     assert done.returncode == 0, done.stderr[-4000:]
     return json.loads(done.stdout.splitlines()[-1])

@@ -24,7 +24,7 @@ import torch.distributed as dist
 
 from miles_periodic.plugins.fused_linear_cross_entropy import token_log_probs
 
-PACKAGES = {"torch": "torch", "liger": "liger_kernel", "quack": "quack"}
+PACKAGES = {"torch": "torch", "liger": "liger_kernel"}
 BLOCKS = ((1024, 16384), (4096, 4096), (4096, 16384), (4096, 65536), (16384, 16384))
 DEFAULT_BLOCK = (4096, 16384)
 TEMPERATURE = 0.8

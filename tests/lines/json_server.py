@@ -9,7 +9,7 @@ from typing import Any
 
 
 class JsonServer:
-    """A subclass says in `get` and `post` what is answered; None is answered with status 404.
+    """A subclass says in `get`, `post` and `delete` what is answered; None is status 404.
 
     It runs from its making on; `close`, or leaving a `with`, ends it. port, url: its address.
     """
@@ -33,6 +33,10 @@ class JsonServer:
         """The answer to a POST of JSON."""
         return None
 
+    def delete(self, path: str) -> Any:
+        """The answer to a DELETE."""
+        return None
+
     def close(self) -> None:
         self._http.shutdown()
         self._http.server_close()
@@ -53,6 +57,9 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         text = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         self._answer(self.owner.post(self.path, json.loads(text or "null")))
+
+    def do_DELETE(self) -> None:
+        self._answer(self.owner.delete(self.path))
 
     def _answer(self, content: Any) -> None:
         text = json.dumps(content).encode()

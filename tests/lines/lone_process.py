@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections import Counter
+from dataclasses import replace
+
+from patched_trees import PATCHED
 
 from miles_periodic.compat import boot
+from miles_periodic.compat.manifest import GATE
 
 #: Name of a binding to how often this process consulted it.
 counts: Counter[str] = Counter()
@@ -20,6 +25,9 @@ class Member:
     def report_applied(self, binding, applied):
         pass
 
+    def report_in_sources(self, names):
+        pass
+
     def count(self, name):
         counts[name] += 1
 
@@ -30,6 +38,12 @@ class Member:
 
 
 def join(manifest) -> None:
-    """Register the manifest's bindings, as the boot does in a process of a run."""
+    """Register the manifest's bindings, as the boot does in a process of a run.
+
+    In one whose tree is patched they wait for their modules' binding points alone.
+    """
+    if PATCHED in sys.argv:
+        manifest = replace(manifest, in_sources=tuple(b.name for b in manifest.bindings))
+        os.environ[GATE] = "a run of one process"
     boot._member = Member(manifest)
     boot._register_bindings(manifest)

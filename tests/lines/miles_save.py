@@ -18,7 +18,8 @@ from lone_process import Member, join
 from miles_periodic.compat import boot
 from miles_periodic.compat.catalog import binding_names, bindings_named
 from miles_periodic.compat.cpu.megatron_alone import Rank
-from miles_periodic.compat.cpu.megatron_models import load, sharded_state, train, trainer
+from miles_periodic.compat.cpu.megatron_models import train, trainer
+from miles_periodic.compat.cpu.megatron_saves import load, sharded_state
 from miles_periodic.compat.manifest import FeatureReference, RunManifest
 from miles_periodic.compat.tree import Tree
 from miles_periodic.plugins.chunked_checkpoint_staging.feature import ChunkedCheckpointStaging

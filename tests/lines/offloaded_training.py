@@ -9,37 +9,40 @@ from __future__ import annotations
 import contextlib
 import os
 from pathlib import Path
+from unittest import mock
 
-import pluggy
 import torch
 import torch.distributed as dist
+from both_kinds import (
+    native,
+    native_trainer,
+    offloaded,
+    same,
+    shows_placeholders,
+    state,
+)
 from lone_process import counts, join
 
-from miles_periodic.compat.bindings import optimizer_state
 from miles_periodic.compat.catalog import binding_names, bindings_named
 from miles_periodic.compat.cpu.fused_adam import torch_adam
 from miles_periodic.compat.cpu.megatron_alone import Rank
 from miles_periodic.compat.cpu.megatron_models import (
     Trainer,
     batch,
-    load,
     replayed,
     routes_of_step,
-    save,
     train,
     trainer,
 )
+from miles_periodic.compat.cpu.megatron_saves import load, save
 from miles_periodic.compat.manifest import FeatureReference, RunManifest
 from miles_periodic.compat.tree import Tree
 from miles_periodic.hooks.errors import PeriodicError
-from miles_periodic.hooks.manager import build_manager
-from miles_periodic.plugins.chunked_optimizer_offload import take_over
 
 SLUG = "chunked-optimizer-offload"
 FEATURE = "miles_periodic.plugins.chunked_optimizer_offload.feature:ChunkedOptimizerOffload"
-#: In units that stand for MiB here, so that a tiny model is many chunks.
-SETTINGS = {"workspace_mib": 48, "chunk_mib": 6}
-UNIT_BYTES = 1 << 10
+#: So little that a tiny model is many chunks.
+SETTINGS = {"workspace_bytes": 48 << 10, "chunk_bytes": 6 << 10}
 NUM_STEPS = 20
 SHARDINGS = ("dp_reshardable", "fully_reshardable")
 
@@ -49,49 +52,6 @@ def before_import() -> None:
     features = (FeatureReference(SLUG, FEATURE, SETTINGS),)
     bindings = bindings_named(binding_names(SLUG, "megatron", tree))
     join(RunManifest("run", "", "", features, bindings))
-    take_over.MIB = UNIT_BYTES
-
-
-@contextlib.contextmanager
-def native():
-    """Inside it, Megatron keeps the optimizers that it builds."""
-    ours, optimizer_state.manager = optimizer_state.manager, empty_manager
-    try:
-        yield
-    finally:
-        optimizer_state.manager = ours
-
-
-def empty_manager() -> pluggy.PluginManager:
-    return build_manager([])
-
-
-def native_trainer(**fields) -> Trainer:
-    with native():
-        return trainer(**fields)
-
-
-def offloaded(trained: Trainer) -> list:
-    return [optimizer_state.placed_in(part) for part in trained.parts]
-
-
-def state(trained: Trainer) -> list[torch.Tensor]:
-    """Masters, moments and counters of either kind, weight by weight, and the weights."""
-    found = []
-    for part in trained.parts:
-        for group in part.optimizer.param_groups:
-            found.append(torch.tensor(float(group.get("step", -1))))
-            for param in group["params"]:
-                placed = optimizer_state.placed_in(part)
-                found.append(placed.optimizer.master(param) if placed else param)
-                own = part.optimizer.state[param]
-                found += [own[name] for name in sorted(own)]
-    found += [weight for weight in trained.model.parameters()]
-    return [tensor.detach().clone().float() for tensor in found]
-
-
-def same(one, other) -> bool:
-    return len(one) == len(other) and all(map(torch.equal, one, other))
 
 
 def equal_training(rank: Rank, steps: int, routes=None, **fields) -> dict:
@@ -115,11 +75,6 @@ def equal_training(rank: Rank, steps: int, routes=None, **fields) -> dict:
         "device_bytes": max(p.optimizer.device_bytes() for p in placed),
         "num_chunks": min(p.optimizer.last_step.num_chunks for p in placed),
     }
-
-
-def shows_placeholders(placed) -> bool:
-    params = [p for group in placed.optimizer.param_groups for p in group["params"]]
-    return all(bool(p.isnan().all()) for p in params)
 
 
 def new_folder(rank: Rank, name: str) -> Path:
@@ -161,24 +116,25 @@ def checkpoints(rank: Rank, **fields) -> dict:
 
 
 def after_save(saved: Trainer, rank: Rank) -> dict:
-    """What the optimizer holds after saves that went through; alone, also after one that did not.
+    """What the optimizer holds after saves that went through, and after one that did not."""
+    from megatron.core.dist_checkpointing.strategies.torch import TorchDistSaveShardedStrategy
 
-    One rank of several would leave the others waiting.
-    """
     (placed,) = offloaded(saved)
     released = shows_placeholders(placed)
-    failed = rank.world_size > 1
-    try:
-        if not failed:
-            save(saved, rank.folder / "no such folder", sharding="dp_reshardable")
-    except Exception:
-        failed = True
-    limit_bytes = SETTINGS["workspace_mib"] * UNIT_BYTES
+    folder = new_folder(rank, "full")
+    # Every rank fails at the same place, or some would wait for the others.
+    with mock.patch.object(TorchDistSaveShardedStrategy, "save", disk_is_full):
+        told = said_by(lambda: save(saved, folder, sharding="dp_reshardable"), OSError)
+    limit_bytes = SETTINGS["workspace_bytes"]
     return {
-        "failed": failed,
+        "told": told,
         "placeholders": released and shows_placeholders(placed),
         "within_workspace": placed.optimizer.device_bytes() <= limit_bytes,
     }
+
+
+def disk_is_full(strategy, state, folder) -> None:
+    raise OSError("the disk is full")
 
 
 def background_save(rank: Rank) -> dict:
@@ -233,17 +189,25 @@ def broken_paths(rank: Rank) -> dict:
     tokens, positions, mask = batch(1)
     ours.model(tokens, positions, mask, labels=tokens).float().mean().backward()
     ours.model.finish_grad_sync()
-    raised = False
-    try:
-        ours.optimizer.step()
-    except Exception as error:
-        raised = "on purpose" in repr(error) + repr(error.__cause__)
+    raised = said_by(ours.optimizer.step)
     placed.optimizer.on_stepped = write
+    folder = new_folder(rank, "half-a-step")
     return {
         "placeholders_after_load": after_load,
-        "step_raised": raised,
+        "step": raised,
         "placeholders_after_step": shows_placeholders(placed),
+        "next_step": said_by(ours.optimizer.step),
+        "save": said_by(lambda: save(ours, folder, sharding="dp_reshardable")),
+        "written": [path.name for path in folder.glob("*.distcp")],
     }
+
+
+def said_by(work, expected: type[Exception] = RuntimeError) -> str:
+    try:
+        work()
+    except expected as error:
+        return str(error)
+    return ""
 
 
 def fail(pieces) -> None:

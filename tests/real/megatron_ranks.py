@@ -13,7 +13,7 @@ from pathlib import Path
 from miles_periodic.compat.cpu.environment import cpu_environment
 
 LINES = Path(__file__).parents[1] / "lines"
-LIMIT_SECONDS = 170
+LIMIT_SECONDS = 300
 
 #: Label to the wheel that is unpacked: distribution, version, python.
 TREES = {

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.real
 
 HERE = Path(__file__).parent
 SETTINGS = KVPreservationSettings(max_off_policy_steps=1)
-LIMIT_SECONDS = 150
+LIMIT_SECONDS = 300
 
 
 @pytest.fixture(scope="module")

@@ -75,7 +75,7 @@ def test_the_gate_reaches_the_workers_of_a_ray_that_a_script_starts(script):
 
 def test_the_gate_reaches_the_workers_of_a_ray_that_was_there_before(script, cluster):
     text = LOOK.format(address=f"address={cluster!r}")
-    end = time.monotonic() + 60
+    end = time.monotonic() + 180
     while "worker" not in (done := launch(script(text), RAY_AUTH_MODE="disabled")).stdout:
         assert time.monotonic() < end, done.stderr
     assert "worker True 1" in done.stdout

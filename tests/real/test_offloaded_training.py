@@ -76,11 +76,15 @@ def test_loaded_weights_become_masters_and_masters_weights_again(ranks):
 
 
 def test_masters_leave_the_device_after_a_load_and_a_step_that_fail(ranks):
-    assert ranks[0]["broken"] == {
-        "placeholders_after_load": True,
-        "step_raised": True,
-        "placeholders_after_step": True,
-    }
+    broken = ranks[0]["broken"]
+    assert broken["placeholders_after_load"] and broken["placeholders_after_step"]
+
+
+def test_after_a_step_that_broke_off_megatron_neither_steps_nor_saves_and_is_told_to_restart(ranks):
+    broken = ranks[0]["broken"]
+    for told in (broken["step"], broken["next_step"], broken["save"]):
+        assert "on purpose" in told and told.endswith("Start again from the last checkpoint.")
+    assert broken["written"] == []
 
 
 def test_a_configuration_that_cannot_be_had_is_refused_by_name(ranks):

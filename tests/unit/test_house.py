@@ -26,11 +26,13 @@ NEEDS_TORCH = {
     "miles_periodic.compat.cpu.cuda_mode",
     "miles_periodic.compat.cpu.fused_adam",
     "miles_periodic.compat.cpu.megatron_models",
+    "miles_periodic.compat.cpu.megatron_saves",
     *(
         f"{OFFLOAD}.{name}"
         for name in (
             "adam",
             "exchange",
+            "gradients",
             "host_memory",
             "lanes",
             "moments",
@@ -47,14 +49,19 @@ NEEDS_TORCH = {
         for name in ("chunked", "kernels", "log_probs")
     ),
 }
+#: Imported by those who have the extra that brings it: its edits are written in its terms.
+NEEDS_LIBCST = {"miles_periodic.patches.edits", "miles_periodic.upstream.edits"}
+#: Rooms that need an extra, and import what it brings.
+EXTRAS = {"miles_periodic.plugins.pbox": "pbox"}
 UPSTREAMS = ("miles", "megatron", "sglang", "torch", "ray", "transformers", "safetensors")
+REFUSED = (*UPSTREAMS, "libcst")
 
 IMPORT_ALL = """
 import importlib, importlib.abc, sys
 
 class Refuse(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {upstreams!r}:
+        if name.partition(".")[0] in {refused!r}:
             raise ImportError(f"{{name}} was imported")
 
 sys.meta_path.insert(0, Refuse())
@@ -120,15 +127,37 @@ def imported_at_the_top(module):
             yield from names if isinstance(node, ast.Import) else [node.module]
 
 
+def names_in(entries):
+    return {re.split(r"\W", entry)[0] for entry in entries}
+
+
+def imported_from_outside(modules):
+    tops = {name.partition(".")[0] for m in modules for name in imported_at_the_top(m)}
+    return tops - set(sys.stdlib_module_names) - {"miles_periodic"}
+
+
+def extra_of(module):
+    return next((e for room, e in EXTRAS.items() if dotted(module).startswith(room)), None)
+
+
 def test_the_dependencies_are_what_the_modules_import():
-    ours = [m for m in MODULES if dotted(m) not in NEEDS_TORCH]
-    tops = {name.partition(".")[0] for m in ours for name in imported_at_the_top(m)}
-    declared = {re.split(r"\W", entry)[0] for entry in PYPROJECT["project"]["dependencies"]}
-    assert tops - set(sys.stdlib_module_names) - {"miles_periodic"} == declared - {"tomli"}
+    ours = [
+        m for m in MODULES if dotted(m) not in NEEDS_TORCH | NEEDS_LIBCST and extra_of(m) is None
+    ]
+    declared = names_in(PYPROJECT["project"]["dependencies"])
+    assert imported_from_outside(ours) == declared - {"tomli"}
+
+
+@pytest.mark.parametrize("extra", EXTRAS.values())
+def test_an_extra_is_what_its_modules_import_beyond_the_dependencies(extra):
+    ours = [m for m in MODULES if extra_of(m) == extra]
+    core = names_in(PYPROJECT["project"]["dependencies"])
+    declared = names_in(PYPROJECT["project"]["optional-dependencies"][extra])
+    assert imported_from_outside(ours) - core == declared
 
 
 def test_importing_any_module_needs_no_upstream_and_changes_nothing():
-    names = [name for name in map(dotted, MODULES) if name not in NEEDS_TORCH]
-    code = IMPORT_ALL.format(upstreams=UPSTREAMS, names=names)
+    names = [name for name in map(dotted, MODULES) if name not in NEEDS_TORCH | NEEDS_LIBCST]
+    code = IMPORT_ALL.format(refused=REFUSED, names=names)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert (done.stdout, done.returncode) == ("", 0), done.stderr

@@ -11,7 +11,7 @@ from miles_periodic.compat.roll_call.member import ENDED_STATUS
 from miles_periodic.hooks.errors import ROLL_CALL_STATUS, USAGE_STATUS
 from miles_periodic.hooks.manager import EXCLUSIVE_HOOKS, FEATURE_GROUP, build_manager
 from miles_periodic.hooks.settings import ENVIRONMENT_PREFIX
-from miles_periodic.plugins import features
+from miles_periodic.plugins import features, pbox
 
 PLUGIN_OPTIONS = ["--accept-drift", "--allow-missing", "--plugin-config", "--plugin-set"]
 
@@ -44,6 +44,7 @@ def test_the_hooks_are_these():
         "complete_arguments",
         "data_parallel_rank",
         "expected_prefix_tokens",
+        "export_checkpoint",
         "generate_request_fields",
         "offloaded_optimizer",
         "reaches_into_sessions",
@@ -74,6 +75,7 @@ def test_the_hooks_that_only_one_feature_may_answer_are_these():
         "checkpoint_waves",
         "data_parallel_rank",
         "expected_prefix_tokens",
+        "export_checkpoint",
         "offloaded_optimizer",
         "routed_experts_for_training",
         "routed_experts_of_pair",
@@ -89,7 +91,7 @@ def test_the_hooks_that_only_one_feature_may_answer_are_these():
 
 def test_the_features_and_their_settings_are_these():
     assert {f.slug: sorted(f.settings_model.model_fields) for f in features()} == {
-        "chunked-optimizer-offload": ["chunk_mib", "moment_dtype", "workspace_mib"],
+        "chunked-optimizer-offload": ["chunk_bytes", "moment_dtype", "workspace_bytes"],
         "chunked-checkpoint-staging": ["allow_async_save", "staging_bytes"],
         "cost-aware-packing": ["megatron_scheduler", "recompute", "seed", "time_budget_seconds"],
         "decode-radix-cache": ["prove_reuse", "refuse_unpaired"],
@@ -102,6 +104,7 @@ def test_the_features_and_their_settings_are_these():
             "max_rank_bytes",
             "prove_round_trip",
         ],
+        "fast-resharding": ["stop_on_failure", "verify", "workers"],
         "fused-linear-cross-entropy": ["chunk_tokens", "chunk_vocabulary", "kernel"],
         "kv-preservation": ["max_off_policy_steps", "pause_in_place", "prove_salt", "salt"],
         "request-routing": [
@@ -142,6 +145,70 @@ def test_the_commands_and_their_options_are_these():
             "--tree",
         ],
         "miles rehearse": ["--json", "--report", "--steps", "--without", "--work-dir"],
+        "miles pbox": [],
+        "miles pbox agent": [
+            "--allow-unenforced",
+            "--cgroup",
+            "--cpus",
+            "--heartbeat-seconds",
+            "--image",
+            "--image-dir",
+            "--listen",
+            "--max-sandboxes",
+            "--memory-mib",
+            "--platform",
+            "--runsc",
+            "--state-dir",
+            "--stop-with-stdin",
+            "--token-file",
+            "--warm",
+        ],
+        "miles pbox ls": ["--address", "--job", "--json", "--token-file"],
+        "miles pbox top": ["--address", "--job", "--seconds", "--token-file"],
+        "miles pbox logs": ["--address", "--job", "--token-file"],
+        "miles pbox kill": ["--address", "--job", "--token-file"],
+        "miles pbox run": [
+            "--address",
+            "--image",
+            "--job",
+            "--memory-mib",
+            "--output-mib",
+            "--seconds",
+            "--token-file",
+            "--with",
+        ],
+        "miles pbox up": [
+            "--image",
+            "--image-dir",
+            "--listen-on",
+            "--memory-mib",
+            "--platform",
+            "--runsc",
+            "--sandbox-cpus",
+            "--share",
+            "--warm",
+        ],
+        "miles pbox image": [],
+        "miles pbox image build": ["--image-dir"],
+        "miles pbox image pull": ["--image-dir"],
+        "miles pbox image add": ["--image-dir"],
+        "miles pbox image ls": ["--image-dir"],
+        "miles pbox image rm": ["--image-dir"],
+        "miles pbox image prune": ["--image-dir"],
+        "miles reshard": [
+            "--address",
+            "--config",
+            "--dtype",
+            "--ignore",
+            "--json",
+            "--model-type",
+            "--quantize",
+            "--resume",
+            "--set",
+            "--shard-bytes",
+            "--verify",
+            "--workers",
+        ],
         "miles compat": [],
         "miles compat add": ["--dry-run", "--lines"],
         "miles compat matrix": [
@@ -153,8 +220,24 @@ def test_the_commands_and_their_options_are_these():
             "--tree",
             "--write",
         ],
+        "miles patches": [],
+        "miles patches list": ["--json"],
+        "miles patches check": ["--checkout", "--json", "--upstream"],
+        "miles patches apply": ["--checkout", "--upstream"],
+        "miles patches revert": ["--checkout", "--upstream"],
+        "miles patches export": ["--author", "--checkout", "--output", "--upstream"],
         "miles upstream": [],
         "miles upstream expired": ["--json", "--tree"],
+        "miles upstream prepare": [
+            "--base",
+            "--body",
+            "--branch",
+            "--checkout",
+            "--measured",
+            "--python",
+            "--test",
+            "--upstream",
+        ],
         "miles upstream refresh": ["--write"],
         "miles upstream show": ["--tree"],
         "miles upstream status": ["--feature", "--json", "--tree"],
@@ -179,7 +262,16 @@ def test_the_commands_and_their_options_are_these():
             "--steps",
             "--workspace-mib",
         ],
-        "miles bench packing": ["--json"],
+        "miles bench packing": ["--json", "--samples", "--sent"],
+        "miles bench pbox": [
+            "--cycles",
+            "--image-dir",
+            "--json",
+            "--platform",
+            "--repeats",
+            "--sandboxes",
+        ],
+        "miles bench reshard": ["--folder", "--gigabytes", "--json", "--without-materialising"],
         "miles bench request-routing": ["--json", "--rollouts", "--servers"],
         "miles bench router-replay": [
             "--experts",
@@ -191,6 +283,26 @@ def test_the_commands_and_their_options_are_these():
             "--top-k",
         ],
     }
+
+
+def test_the_names_of_pbox_are_these():
+    assert pbox.__all__ == [
+        "Box",
+        "Exited",
+        "Host",
+        "InfrastructureFailure",
+        "Killed",
+        "Limits",
+        "OutOfMemory",
+        "OutputTruncated",
+        "Result",
+        "SandboxGone",
+        "TimedOut",
+        "connect",
+        "connect_blocking",
+        "rollout_box",
+    ]
+    assert all(getattr(pbox, name) for name in pbox.__all__)
 
 
 def test_the_exit_statuses_are_these():

@@ -70,6 +70,14 @@ def test_a_run_whose_binding_was_applied_nowhere_fails_even_if_the_script_did_no
     assert verdict(0, roll_call) == 3
 
 
+def test_a_run_whose_python_never_ran_the_boot_line_is_told_how_to_install_it(roll_call, capsys):
+    verdict(0, roll_call)
+    said = "".join(capsys.readouterr())
+    assert "Install miles-periodic with pip into the environment that runs" in " ".join(
+        said.split()
+    )
+
+
 def test_a_failed_roll_call_decides_the_exit_status(roll_call):
     roll_call.fail(Failure("a/b", "trainer", "why"))
     assert verdict(0, roll_call) == 3

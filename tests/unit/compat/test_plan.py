@@ -5,7 +5,8 @@ import json
 import pytest
 
 from miles_periodic.compat import catalog as catalog_module
-from miles_periodic.compat import drift, fingerprints, plan
+from miles_periodic.compat import decide as decide_module
+from miles_periodic.compat import drift, fingerprints, patched
 from miles_periodic.compat.binding import Binding
 from miles_periodic.compat.catalog import every_name
 from miles_periodic.compat.fingerprints import Fingerprint, KnownShape, fingerprint_of
@@ -21,6 +22,7 @@ from miles_periodic.hooks import (
     Unsupported,
     hookimpl,
 )
+from miles_periodic.hooks.binding_points import point
 from miles_periodic.hooks.feature import FeatureSettings
 from miles_periodic.hooks.manager import build_manager
 
@@ -45,7 +47,8 @@ def catalog(monkeypatch):
     """One binding, which `shorten` injects into Miles; all else is native."""
     seen = (Evidence("miles/loop.py", 2, "Loop.turn"),)
     binding = Binding("rollout/turn", "miles", TARGET, "adapter:turn")
-    monkeypatch.setattr(drift, "BINDINGS", {binding.name: binding})
+    for room in (drift, patched):
+        monkeypatch.setattr(room, "BINDINGS", {binding.name: binding})
     probes = {
         "shorten": {
             "sglang": lambda tree: Native("has it", seen),
@@ -53,7 +56,7 @@ def catalog(monkeypatch):
         },
         "lengthen": {"miles": lambda tree: Native("has it", seen)},
     }
-    monkeypatch.setattr(plan, "PROBES", probes)
+    monkeypatch.setattr(decide_module, "PROBES", probes)
 
 
 @pytest.fixture
@@ -207,9 +210,16 @@ def test_the_json_has_the_keys_of_schema_1(miles, sglang):
     assert [d["upstream"] for d in feature["decisions"]] == ["sglang", "miles"]
     assert [d["decision"] for d in feature["decisions"]] == ["native", "inject"]
     assert feature["decisions"][1]["bindings"] == ["rollout/turn"]
+    assert feature["decisions"][1]["in_sources"] == []
     for decision in feature["decisions"]:
         assert {"upstream", "decision", "reason", "evidence"} <= set(decision)
         assert decision["evidence"] == [{"path": "miles/loop.py", "line": 2, "what": "Loop.turn"}]
+
+
+def test_what_is_patched_into_the_sources_is_told_apart_and_is_no_drift(miles):
+    tree = miles(BODY + point("shorten", ["rollout/turn"]))
+    (row,) = make_plan([Lengthen, Shorten], ["shorten"], {"miles": tree}).rows_of("shorten")[1:]
+    assert row.decision.bindings == row.decision.in_sources == ("rollout/turn",)
 
 
 @pytest.mark.parametrize(
@@ -276,8 +286,8 @@ class Idle(Feature):
 
 
 def decide_for(feature, tree, monkeypatch):
-    monkeypatch.setattr(plan, "HOOK_BINDINGS", {"complete_arguments": ("rollout/turn",)})
-    monkeypatch.setattr(plan, "names_for_hooks", lambda hooks, tree: ("rollout/turn",))
+    monkeypatch.setattr(decide_module, "HOOK_BINDINGS", {"complete_arguments": ("rollout/turn",)})
+    monkeypatch.setattr(decide_module, "names_for_hooks", lambda hooks, tree: ("rollout/turn",))
     made = make_plan([feature], [feature.slug], {"miles": tree}, environment={})
     (row,) = made.rows
     return row.decision
@@ -312,7 +322,9 @@ def offered(miles, monkeypatch):
     def decided(text=BODY):
         names = {"far": ("rollout/turn",)}
         monkeypatch.setattr(
-            plan, "names_for_settings", lambda s, u, on, t: tuple(n for k in on for n in names[k])
+            decide_module,
+            "names_for_settings",
+            lambda s, u, on, t: tuple(n for k in on for n in names[k]),
         )
         return decide(miles(text), "lengthen", settings={"lengthen": Far(far=None)})
 
@@ -335,7 +347,7 @@ def test_a_setting_that_is_on_turns_native_into_its_own_bindings(miles, monkeypa
     def names(slug, upstream, settings_on, tree):
         return tuple(n for s in settings_on for n in needed.get((slug, upstream, s), ()))
 
-    monkeypatch.setattr(plan, "names_for_settings", names)
+    monkeypatch.setattr(decide_module, "names_for_settings", names)
     assert isinstance(decide(miles(), "lengthen"), Native)
     on = decide(miles(), "lengthen", settings={"lengthen": Far(far=True)})
     assert on.bindings == ("rollout/turn",) and on.evidence

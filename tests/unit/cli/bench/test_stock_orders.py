@@ -47,7 +47,7 @@ def test_ranks_by_tokens_have_like_sums():
     assert sums_of([9, 1, 8, 2], orders) == [10, 10]
 
 
-def test_fixed_microbatches_are_runs_of_the_order():
+def test_fixed_micro_batches_are_runs_of_the_order():
     assert fixed_size([[4, 2, 0, 6]], 2) == [[[4, 2], [0, 6]]]
 
 
@@ -55,6 +55,6 @@ def test_first_fit_opens_a_bin_when_none_has_room():
     assert first_fit_count([6, 5, 4, 5, 1], 10) == 3
 
 
-def test_every_rank_has_as_many_microbatches_as_the_fullest_needs():
+def test_every_rank_has_as_many_micro_batches_as_the_fullest_needs():
     planned = under_cap([[0, 1], [2, 3]], [9, 9, 1, 1], 10)
     assert [len(rank) for rank in planned] == [2, 2]

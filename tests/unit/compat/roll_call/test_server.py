@@ -8,6 +8,7 @@ import pytest
 from miles_periodic.compat.binding import Binding
 from miles_periodic.compat.roll_call import wire
 from miles_periodic.compat.roll_call.server import RollCallServer
+from miles_periodic.hooks.errors import RollCallError
 
 BINDING = Binding("a/b", "miles", "x:y", "m:f", processes=("trainer",))
 
@@ -132,3 +133,44 @@ def test_a_process_of_a_role_that_never_said_hello_is_found_in_the_process_table
         assert [pid for pid, _ in found] == [mute.pid]
     finally:
         mute.communicate(b"\n", timeout=10)
+
+
+def test_the_launchers_own_child_is_found_whatever_its_title_shows():
+    import os
+    import subprocess
+    import sys
+
+    from miles_periodic.compat.manifest import RUN_ID
+    from miles_periodic.compat.roll_call.absent import absent_processes
+
+    binding = Binding("a/driver", "miles", "x:y", "m:f", processes=("driver",))
+    with RollCallServer([binding], run_id="own") as server:
+        environment = {**os.environ, RUN_ID: "own"}
+        command = [sys.executable, "-S", "-c", "input()"]
+        mute = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE)
+        try:
+            assert absent_processes(server) == []
+            server.roll.driver_pid = mute.pid
+            assert [pid for pid, _ in absent_processes(server)] == [mute.pid]
+        finally:
+            mute.communicate(b"\n", timeout=10)
+
+
+def test_a_run_that_no_process_joined_says_that_the_boot_line_did_not_run(server):
+    with pytest.raises(RollCallError, match="nothing was bound in any"):
+        server.require_joined(patience_seconds=0.0)
+
+
+def test_a_binding_that_no_process_applied_is_named(server):
+    with connect(server) as line:
+        line.sendall(hello(server))
+        ask_muster(line)
+        server.require_joined()
+        with pytest.raises(RollCallError, match="Not in place in any process: a/b"):
+            server.require_applied(patience_seconds=0.0)
+
+
+def test_what_was_applied_a_moment_ago_is_waited_for(server):
+    with connect(server) as line:
+        line.sendall(hello(server) + wire.pack(wire.APPLIED, binding="a/b"))
+        server.require_applied()

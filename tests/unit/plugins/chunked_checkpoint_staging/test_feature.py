@@ -44,13 +44,13 @@ def test_an_asynchronous_save_is_left_alone_where_the_user_says_so():
 
 @pytest.mark.parametrize("name", ["torch", "torch_dcp", "fsdp_dtensor", "zarr"])
 def test_another_format_is_refused_by_name(name):
-    with pytest.raises(PeriodicError, match="Use --ckpt-format torch_dist") as caught:
+    with pytest.raises(PeriodicError, match="Give --ckpt-format torch_dist") as caught:
         hook().complete_arguments(arguments=SAVES | {"ckpt_format": name})
     assert name in str(caught.value)
 
 
 def test_another_trainer_is_refused_by_name():
-    with pytest.raises(PeriodicError, match="Use --train-backend megatron"):
+    with pytest.raises(PeriodicError, match="Give --train-backend megatron"):
         hook().complete_arguments(arguments=SAVES | {"train_backend": "fsdp"})
 
 

@@ -1,5 +1,7 @@
 """Numbers of whole steps on lanes that run in any order that the events allow."""
 
+from unittest import mock
+
 import pytest
 import torch
 from adam_pair import Pair
@@ -55,27 +57,48 @@ def broken_at(call, error=ZeroDivisionError):
     """A callback that fails when it is called the `call`-th time."""
     calls = []
 
-    def callback(pieces):
-        calls.append(pieces)
+    def callback(*given):
+        calls.append(given)
         if len(calls) == call:
             raise error("no")
 
     return callback
 
 
-def test_a_step_that_fails_in_its_first_chunk_leaves_everything_as_it_was():
+def test_arithmetic_that_fails_in_the_first_chunk_leaves_everything_as_it_was():
     pair = Pair()
     pair.step(0)
-    pair.chunked.on_stepped = broken_at(1)
     for param in pair.chunked.param_groups[0]["params"]:
         param.grad = torch.ones(param.shape)
-    with pytest.raises(StepFailed, match=r"chunk 0 of \d+ failed.*Nothing was written") as failed:
+    with (
+        mock.patch.object(pair.chunked._stepper.rule, "step", broken_at(1)),
+        pytest.raises(StepFailed, match=r"chunk 0 of \d+ failed.*Nothing was written") as failed,
+    ):
         pair.chunked.step()
     assert not failed.value.half_stepped and isinstance(failed.value.__cause__, ZeroDivisionError)
     pair.assert_equal()
-    pair.chunked.on_stepped = None
     pair.step(1)
     pair.assert_equal()
+
+
+@pytest.mark.parametrize("use", [ChunkedAdam.step, ChunkedAdam.state_dict])
+def test_after_a_callback_that_wrote_and_raised_nothing_is_stepped_or_saved(use):
+    pair = Pair()
+    weights = {
+        param: torch.zeros(param.numel()) for param in pair.chunked.param_groups[0]["params"]
+    }
+
+    def write_and_fail(pieces):
+        for piece in pieces:
+            weights[piece.param][piece.start : piece.stop] = piece.master
+        raise OSError("no")
+
+    pair.chunked.on_stepped = write_and_fail
+    with pytest.raises(StepFailed, match=r"chunk 0 of .*weights may be ahead") as failed:
+        pair.step(0)
+    assert failed.value.half_stepped and any(weight.any() for weight in weights.values())
+    with pytest.raises(RuntimeError, match="chunk 0 of .* half stepped"):
+        use(pair.chunked)
 
 
 def test_a_step_that_fails_midway_says_which_chunk_and_that_state_is_half_stepped():
@@ -91,7 +114,7 @@ def test_after_half_a_step_nothing_is_stepped_or_saved(use):
     pair.chunked.on_stepped = broken_at(3)
     with pytest.raises(StepFailed):
         pair.step(0)
-    with pytest.raises(RuntimeError, match="chunk 2 of .* load both masters and state"):
+    with pytest.raises(RuntimeError, match="chunk 2 of .* load masters, state and weights"):
         use(pair.chunked)
 
 

@@ -5,6 +5,7 @@ import torch
 
 from miles_periodic.compat.cpu.fused_adam import FusedAdam
 from miles_periodic.hooks import PeriodicError
+from miles_periodic.plugins.chunked_optimizer_offload import StepFailed
 from miles_periodic.plugins.chunked_optimizer_offload.settings import (
     ChunkedOptimizerOffloadSettings,
 )
@@ -86,3 +87,13 @@ def test_adam_of_a_torch_whose_groups_do_not_say_how_weights_decay_is_refused():
         del group["decoupled_weight_decay"]
     with pytest.raises(PeriodicError, match="how weights decay"):
         in_place_of(optimizer, ChunkedOptimizerOffloadSettings())
+
+
+def test_after_half_a_step_of_a_trainer_only_a_new_start_is_advised():
+    params = parameters()
+    chunked = taken(FusedAdam, params)
+    chunked.on_stepped = lambda pieces: 1 / 0
+    with pytest.raises(StepFailed, match=r"Start again from the last checkpoint\.$"):
+        stepped(chunked, params)
+    with pytest.raises(RuntimeError, match=r"Start again from the last checkpoint\.$"):
+        chunked.state_dict()

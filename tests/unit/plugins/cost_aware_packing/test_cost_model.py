@@ -6,7 +6,7 @@ import pytest
 from miles_periodic.plugins.cost_aware_packing.cost_model import (
     AttentionTerm,
     CostModel,
-    MeasuredMicrobatch,
+    MeasuredMicroBatch,
     MeasuredStep,
 )
 
@@ -87,9 +87,9 @@ def test_a_padding_that_is_given_is_the_one_that_counts():
     assert model.padded_lengths([1, 9]).tolist() == [1, 9]
 
 
-def test_a_measured_step_is_that_of_the_dearest_microbatch_of_each_slot():
+def test_a_measured_step_is_that_of_the_dearest_micro_batch_of_each_slot():
     microbatches = [[(0,), (1, 2)], [(3,), (4,)]]
-    step = MeasuredStep.from_microbatches(
+    step = MeasuredStep.from_micro_batches(
         microbatches, [5, 2, 3, 9, 1], cost=[5, 2, 3, 9, 1], seconds=2.0
     )
     assert step == MeasuredStep(((9,), (2, 3)), 2.0)
@@ -97,13 +97,14 @@ def test_a_measured_step_is_that_of_the_dearest_microbatch_of_each_slot():
 
 def test_a_fit_to_steps_recovers_the_seconds_of_a_machine():
     model = CostModel(linear=1.0, attention=(AttentionTerm(1.0),))
-    machine = CostModel(2.0, (AttentionTerm(0.5),), per_microbatch=30.0)
+    machine = CostModel(2.0, (AttentionTerm(0.5),), per_micro_batch=30.0)
     plans = [((8,) * 9, (4, 4)), ((50,), (2,), (3,)), ((100,),), ((10, 20), (30,)), ((1,),) * 7]
     measured = [
-        MeasuredStep(slots, sum(machine.microbatch_cost(slot) for slot in slots)) for slots in plans
+        MeasuredStep(slots, sum(machine.micro_batch_cost(slot) for slot in slots))
+        for slots in plans
     ]
     fitted = model.fit(measured)
-    assert fitted.microbatch_cost((70, 5)) == pytest.approx(machine.microbatch_cost((70, 5)))
+    assert fitted.micro_batch_cost((70, 5)) == pytest.approx(machine.micro_batch_cost((70, 5)))
 
 
 def test_a_fit_recovers_the_seconds_of_a_machine():
@@ -111,31 +112,33 @@ def test_a_fit_recovers_the_seconds_of_a_machine():
     machine = CostModel(
         linear=model.linear * 1e-9,
         attention=(AttentionTerm(model.attention[0].flops_per_pair * 3e-9),),
-        per_microbatch=0.002,
+        per_micro_batch=0.002,
     )
     measured = [
-        MeasuredMicrobatch(lengths, machine.microbatch_cost(lengths))
+        MeasuredMicroBatch(lengths, machine.micro_batch_cost(lengths))
         for lengths in [(8,) * 64, (512,), (4096,), (300, 200, 100), (2048, 8)]
     ]
     fitted = model.fit(measured)
     assert fitted.unit == "seconds"
-    assert fitted.microbatch_cost((1000, 50)) == pytest.approx(machine.microbatch_cost((1000, 50)))
+    assert fitted.micro_batch_cost((1000, 50)) == pytest.approx(
+        machine.micro_batch_cost((1000, 50))
+    )
 
 
 def test_a_fit_never_gives_a_negative_part():
     model = CostModel(linear=1.0, attention=(AttentionTerm(1.0),))
-    flattening = [MeasuredMicrobatch((n,), n**0.5) for n in (1, 4, 16, 64, 256)]
+    flattening = [MeasuredMicroBatch((n,), n**0.5) for n in (1, 4, 16, 64, 256)]
     fitted = model.fit(flattening)
-    assert fitted.linear > 0 and fitted.per_microbatch >= 0
+    assert fitted.linear > 0 and fitted.per_micro_batch >= 0
     assert fitted.attention[0].flops_per_pair >= 0
 
 
 @pytest.mark.parametrize(
     ("measured", "remedy"),
     [
-        ([MeasuredMicrobatch((5,), 1.0)] * 2, "pass 3 or more"),
-        ([MeasuredMicrobatch((5,), 0.0)] * 3, "drop it"),
-        ([MeasuredMicrobatch((), 1.0)] * 3, "drop it"),
+        ([MeasuredMicroBatch((5,), 1.0)] * 2, "pass 3 or more"),
+        ([MeasuredMicroBatch((5,), 0.0)] * 3, "drop it"),
+        ([MeasuredMicroBatch((), 1.0)] * 3, "drop it"),
     ],
 )
 def test_measurements_that_say_nothing_are_refused_with_the_remedy(measured, remedy):
@@ -144,6 +147,6 @@ def test_measurements_that_say_nothing_are_refused_with_the_remedy(measured, rem
 
 
 def test_times_that_do_not_grow_with_length_are_refused_with_the_remedy():
-    constant = [MeasuredMicrobatch((length,), 1.0) for length in (1, 10, 100, 1000)]
+    constant = [MeasuredMicroBatch((length,), 1.0) for length in (1, 10, 100, 1000)]
     with pytest.raises(ValueError, match="measure some with few long samples"):
         CostModel(linear=1.0).fit(constant)

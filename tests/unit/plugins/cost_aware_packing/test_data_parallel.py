@@ -32,6 +32,15 @@ def consecutive_runs(plan: SplitPlan, size: int) -> list[list[tuple[int, ...]]]:
     ]
 
 
+def split_unless_too_few(lengths: list[int], ranks: int, **rules) -> SplitPlan | None:
+    """The plan, or None where a step has too few samples, which is the only refusal there is."""
+    try:
+        return split(lengths, ranks, cost=lengths, **rules)
+    except ValueError as refusal:
+        assert "put more samples into a step" in str(refusal)
+        return None
+
+
 def step_of_sample(num_samples: int, global_batch_size: int) -> np.ndarray:
     return np.arange(num_samples) // global_batch_size
 
@@ -79,7 +88,7 @@ def test_fixed_size_steps_are_the_runs_of_local_samples_that_the_trainer_takes(b
 
 @given(batch=batches())
 @settings(max_examples=60, deadline=None)
-def test_one_sample_per_microbatch_is_optimal(batch):
+def test_one_sample_per_micro_batch_is_optimal(batch):
     lengths, ranks, _, global_batch_size = batch
     plan = split(
         lengths, ranks, cost=lengths, global_batch_size=global_batch_size, micro_batch_size=1
@@ -89,20 +98,17 @@ def test_one_sample_per_microbatch_is_optimal(batch):
 
 @given(batch=batches(), multiple=st.integers(1, 2), time_budget=st.sampled_from([0.0, 0.01]))
 @settings(max_examples=100, deadline=None)
-def test_capped_microbatches_tile_each_rank_and_keep_the_rules(batch, multiple, time_budget):
+def test_capped_micro_batches_tile_each_rank_and_keep_the_rules(batch, multiple, time_budget):
     lengths, ranks, _, global_batch_size = batch
-    try:
-        plan = split(
-            lengths,
-            ranks,
-            cost=lengths,
-            global_batch_size=global_batch_size,
-            max_tokens=MAX_TOKENS,
-            slot_multiple=multiple,
-            time_budget=time_budget,
-        )
-    except ValueError as refusal:
-        assert "put more samples into a step" in str(refusal)
+    plan = split_unless_too_few(
+        lengths,
+        ranks,
+        global_batch_size=global_batch_size,
+        max_tokens=MAX_TOKENS,
+        slot_multiple=multiple,
+        time_budget=time_budget,
+    )
+    if plan is None:
         return
     check_schedule(
         plan.schedule,
@@ -115,8 +121,8 @@ def test_capped_microbatches_tile_each_rank_and_keep_the_rules(batch, multiple, 
     for order, local, samples in zip(
         plan.partitions, plan.microbatches, plan.schedule.microbatches, strict=True
     ):
-        assert [i for microbatch in local for i in microbatch] == list(range(len(order)))
-        assert [tuple(order[i] for i in microbatch) for microbatch in local] == list(samples)
+        assert [i for micro_batch in local for i in micro_batch] == list(range(len(order)))
+        assert [tuple(order[i] for i in micro_batch) for micro_batch in local] == list(samples)
 
 
 @given(
@@ -127,21 +133,18 @@ def test_capped_microbatches_tile_each_rank_and_keep_the_rules(batch, multiple, 
     time_budget=st.sampled_from([0.0, 0.01]),
 )
 @settings(max_examples=100, deadline=None)
-def test_no_microbatch_holds_more_samples_than_allowed(lengths, ranks, most, capped, time_budget):
+def test_no_micro_batch_holds_more_samples_than_allowed(lengths, ranks, most, capped, time_budget):
     steps = [0] * (len(lengths) // 2) + [1] * (len(lengths) - len(lengths) // 2)
     max_tokens = MAX_TOKENS if capped else None
-    try:
-        plan = split(
-            lengths,
-            ranks,
-            cost=lengths,
-            steps=steps,
-            max_tokens=max_tokens,
-            max_samples=most,
-            time_budget=time_budget,
-        )
-    except ValueError as refusal:
-        assert "put more samples into a step" in str(refusal)
+    plan = split_unless_too_few(
+        lengths,
+        ranks,
+        steps=steps,
+        max_tokens=max_tokens,
+        max_samples=most,
+        time_budget=time_budget,
+    )
+    if plan is None:
         return
     check_schedule(
         plan.schedule,
@@ -169,7 +172,7 @@ def test_a_fixed_size_is_balanced_better_than_by_stride(lognormal_trace, size):
     assert plan.schedule.slot_time < 0.6 * slot_time(strided, costs)
 
 
-def test_dear_samples_share_microbatches_where_that_levels_them():
+def test_dear_samples_share_micro_batches_where_that_levels_them():
     costs = [20.0, 19.0, 12.0, 11.0] + [1.0] * 4
     plan = split([1] * 8, 2, cost=costs, global_batch_size=8, micro_batch_size=2, time_budget=0)
     assert plan.schedule.slot_time == 31.0 + 2.0

@@ -181,7 +181,7 @@ def test_a_cap_that_only_first_fit_meets_is_met():
     check_schedule(schedule, lengths, max_tokens=10, data_parallel_size=4)
 
 
-def test_samples_that_cost_nothing_still_make_no_empty_microbatch():
+def test_samples_that_cost_nothing_still_make_no_empty_micro_batch():
     schedule = pack([1] * 9, cost=[0.0] * 9, max_tokens=3, data_parallel_size=3, slot_multiple=3)
     check_schedule(schedule, [1] * 9, max_tokens=3, data_parallel_size=3, slot_multiple=3)
     assert schedule.ratio == 1.0

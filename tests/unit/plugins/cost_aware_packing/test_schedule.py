@@ -19,7 +19,7 @@ def make_schedule(microbatches, slots_per_step=(2,)) -> Schedule:
 GOOD = (((0, 1), (2,)), ((4,), (3, 5)))
 
 
-def test_slot_time_adds_up_the_dearest_microbatch_of_each_slot():
+def test_slot_time_adds_up_the_dearest_micro_batch_of_each_slot():
     assert slot_time(GOOD, LENGTHS) == 7 + 7
 
 

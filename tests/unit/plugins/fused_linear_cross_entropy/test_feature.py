@@ -26,7 +26,7 @@ def asked(targets=None, **changes):
         "head": head(),
         "targets": torch.arange(6) if targets is None else targets,
         "temperature": 0.7,
-        "ignore_index": None,
+        "any_target": False,
         "with_entropy": False,
         **changes,
     }
@@ -70,9 +70,15 @@ def test_a_target_that_cannot_be_is_an_error_of_the_feature_with_a_remedy():
 
 
 def test_a_kernel_whose_package_is_missing_is_an_error_of_the_feature():
-    settings = FusedLinearCrossEntropySettings(kernel="quack")
-    with pytest.raises(PeriodicError, match="kernel quack"):
+    settings = FusedLinearCrossEntropySettings(kernel="liger")
+    with pytest.raises(PeriodicError, match="kernel liger"):
         FusedLinearCrossEntropy(settings).token_log_probs(**asked())
+
+
+def test_a_kernel_whose_package_is_missing_is_refused_when_arguments_are_parsed():
+    settings = FusedLinearCrossEntropySettings(kernel="liger")
+    with pytest.raises(PeriodicError, match="the package liger_kernel"):
+        FusedLinearCrossEntropy(settings).complete_arguments({})
 
 
 def test_neither_feature_nor_settings_import_torch():

@@ -54,24 +54,6 @@ def liger(package):
     return called
 
 
-@pytest.fixture
-def quack(package):
-    """quack's row kernels over torch: a loss per row, and its gradient times the row's own."""
-
-    def forward(logits, target, ignore_index, return_lse):
-        normalizer = logits.logsumexp(1)
-        loss = normalizer - logits.gather(1, target.clamp(0)[:, None])[:, 0]
-        return torch.where(target == ignore_index, 0.0, loss), normalizer
-
-    def backward(logits, target, upstream, normalizer, out, ignore_index):
-        of_logits = (logits - normalizer[:, None]).exp()
-        of_logits[torch.arange(len(target)), target.clamp(0)] -= 1
-        kept = (target != ignore_index)[:, None]
-        out.copy_(torch.where(kept, of_logits * upstream[:, None], 0.0))
-
-    package("quack.cross_entropy", cross_entropy_fwd=forward, cross_entropy_bwd_out=backward)
-
-
 def same_as_torch(kernel, targets=None, ignore_index=None, **how):
     hidden, weight, given = operands()
     given = given if targets is None else targets
@@ -96,26 +78,6 @@ def test_ligers_entropy_comes_along(liger):
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_quacks_answer_is_torchs_with_each_tokens_own_gradient(quack):
-    same_as_torch("quack", temperature=0.5, chunk_tokens=16)
-
-
-def test_quack_ignores_what_is_ignored(quack):
-    targets = operands()[2]
-    targets[3] = -7
-    same_as_torch("quack", targets=targets, ignore_index=-7)
-
-
-@pytest.mark.parametrize(
-    ("how", "says"),
-    [({"with_entropy": True}, "without entropy"), ({"tp_group": object()}, "not split")],
-)
-def test_quack_says_what_it_cannot_do(quack, how, says, monkeypatch):
-    monkeypatch.setattr(torch.distributed, "get_world_size", lambda group: 1)
-    with pytest.raises(ValueError, match=f"{says}.*use torch"):
-        token_log_probs(*operands(), kernel="quack", **how)
-
-
 def test_operands_of_two_dtypes_are_refused(liger):
     hidden, weight, targets = operands()
     with pytest.raises(ValueError, match="of one dtype"):
@@ -123,22 +85,20 @@ def test_operands_of_two_dtypes_are_refused(liger):
 
 
 def test_a_package_that_is_not_there_is_an_error_and_no_other_kernel():
-    with pytest.raises(ImportError, match="quack"):
-        token_log_probs(*operands(), kernel="quack")
+    with pytest.raises(ImportError, match="liger"):
+        token_log_probs(*operands(), kernel="liger")
 
 
-@pytest.mark.parametrize("kernel", ["liger", "quack"])
-def test_no_kernel_is_given_a_target_outside_the_vocabulary(liger, quack, kernel):
+def test_no_kernel_is_given_a_target_outside_the_vocabulary(liger):
     hidden, weight, targets = operands()
     targets[0] = 30
     with pytest.raises(ValueError, match="target 30 of token 0"):
-        token_log_probs(hidden, weight, targets, kernel=kernel)
+        token_log_probs(hidden, weight, targets, kernel="liger")
 
 
-@pytest.mark.parametrize("kernel", ["liger", "quack"])
-def test_no_tokens_are_none_of_a_kernels_business(kernel):
+def test_no_tokens_are_none_of_a_kernels_business():
     hidden, weight, _ = operands(num_tokens=0)
-    found = token_log_probs(hidden, weight, torch.zeros(0, dtype=torch.int64), kernel=kernel)
+    found = token_log_probs(hidden, weight, torch.zeros(0, dtype=torch.int64), kernel="liger")
     assert found.shape == (0,)
 
 
@@ -159,6 +119,32 @@ def put_in(at, value):
         return log_probs
 
     return change
+
+
+def test_beside_a_kernel_any_target_is_taken_as_without_it(liger):
+    targets = operands()[2]
+    targets[3], targets[7] = -100, 30
+    same_as_torch("liger", targets=targets, any_target=True)
+
+
+def test_an_entropy_stays_with_its_token_where_some_targets_are_outside(liger):
+    hidden, weight, targets = operands()
+    targets[3] = -100
+    how = {"any_target": True, "with_entropy": True}
+    found = token_log_probs(hidden, weight, targets, kernel="liger", **how)
+    expected = token_log_probs(hidden, weight, targets, **how)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_rounding_above_0_becomes_0_and_keeps_its_gradient():
+    hidden, weight, _ = operands(num_tokens=4, vocabulary=1)
+    targets = torch.zeros(4, dtype=torch.int64)
+    rounded = answering(lambda log_probs: log_probs * 2 + 0.004)
+    found, _ = rounded(hidden, weight, targets, Projection(), False)
+    assert found.tolist() == [0.0] * 4
+    found = kernels.AtMostZero.apply(raised := torch.full((3,), 1e-3, requires_grad=True))
+    found.backward(torch.tensor([1.0, 2.0, 3.0]))
+    assert found.tolist() == [0.0] * 3 and raised.grad.tolist() == [1.0, 2.0, 3.0]
 
 
 def test_an_answer_above_0_is_an_error_wherever_it_stands():

@@ -1,0 +1,159 @@
+"""`miles pbox up`: an agent for the time of one command, on CPUs that the command does not use."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from miles_periodic.cli import messages
+from miles_periodic.cli.pbox.nodes import meeting_of_this_step, own_name
+from miles_periodic.cli.pbox.target import DEFAULT_IMAGE_DIR, ImageDir, needing_the_extra
+from miles_periodic.hooks.errors import PeriodicError
+from miles_periodic.plugins.pbox.agent.tokens import add_job
+
+_CODE = "from miles_periodic.cli.main import main; main()"
+STOP_SECONDS = 20
+PLACES = Path("/run/pbox")
+
+
+def up_command(
+    words: list[str],
+    sandbox_cpus: Annotated[
+        int, typer.Option(metavar="N", min=1, help="CPUs for sandboxes, taken by whole cores.")
+    ] = 1,
+    warm: Annotated[
+        list[str] | None,
+        typer.Option(metavar="IMAGE=N", help="Keep N sandboxes of an image ready; repeatable."),
+    ] = None,
+    image: Annotated[
+        str, typer.Option(metavar="NAME", help="The image of a sandbox that names none.")
+    ] = "base",
+    image_dir: ImageDir = DEFAULT_IMAGE_DIR,
+    runsc: Annotated[str, typer.Option(metavar="PATH", help="gVisor's program.")] = "runsc",
+    platform: Annotated[
+        str, typer.Option(metavar="NAME", help="gVisor's platform: systrap, kvm or ptrace.")
+    ] = "systrap",
+    memory_mib: Annotated[
+        int | None, typer.Option(metavar="N", help="Memory of all sandboxes together, in MiB.")
+    ] = None,
+    share: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="A folder that all nodes see, to meet in."),
+    ] = None,
+    listen_on: Annotated[
+        str, typer.Option(metavar="HOST", help="With --share: what other nodes call this one.")
+    ] = "",
+) -> None:
+    """Run a command of a job with sandboxes beside it, as in `srun miles pbox up -- COMMAND`.
+
+    The CPUs that the job was given are split in two: the command is pinned to one part, sandboxes
+    to the other. PBOX_ADDRESS and PBOX_TOKEN_FILE lead the command to them. With several nodes,
+    run it once per node; with --share, PBOX_ADDRESS has all of their agents, this node's first.
+    The exit status is the command's.
+    """
+    from miles_periodic.plugins.pbox.cpu_lists import written_cpus
+    from miles_periodic.plugins.pbox.cpu_split import split
+
+    with needing_the_extra():
+        from miles_periodic.plugins.pbox.node.sweep import sweep_abandoned
+    cpus = split(sandbox_cpus)
+    for abandoned in sweep_abandoned(PLACES, runsc, platform):
+        messages.warning(f"an agent before this one was killed; swept what {abandoned} left")
+    name = _name()
+    folder = PLACES / name
+    options = ["--image", image, "--image-dir", str(image_dir), "--runsc", runsc]
+    options += ["--platform", platform, "--cpus", written_cpus(cpus.sandboxes)]
+    options += [word for pair in warm or () for word in ("--warm", pair)]
+    options += ["--memory-mib", str(memory_mib)] if memory_mib else []
+    meeting = meeting_of_this_step(share) if share is not None else None
+    listen = f"{listen_on or own_name()}:0" if meeting else f"unix:{folder}/socket"
+    with contextlib.ExitStack() as held:
+        if meeting:
+            held.callback(meeting.leave)
+        token = meeting.token() if meeting else ""
+        address = held.enter_context(_Agent(folder, name, listen, token, options))
+        addresses = meeting.addresses(address) if meeting else [address]
+        os.sched_setaffinity(0, cpus.trainer)
+        environment = {"PBOX_ADDRESS": ",".join(addresses), "PBOX_TOKEN_FILE": f"{folder}/tokens"}
+        status = _run(words, os.environ | environment)
+    raise typer.Exit(status)
+
+
+def _name() -> str:
+    """One per job and step on a node; without Slurm, one that nobody else has."""
+    job, step = os.environ.get("SLURM_JOB_ID"), os.environ.get("SLURM_STEP_ID", "0")
+    return f"job-{job}-{step}-{os.getpid()}" if job else f"run-{secrets.token_hex(4)}"
+
+
+class _Agent:
+    """An agent as a child, in a session of its own: signals for the job reach it through us."""
+
+    def __init__(
+        self, folder: Path, name: str, listen: str, token: str, options: list[str]
+    ) -> None:
+        self.folder = folder
+        self.token = token
+        self.command = [
+            sys.executable, "-c", _CODE, "pbox", "agent", "--listen", listen,
+            "--token-file", f"{folder}/tokens", "--state-dir", f"{folder}/state",
+            "--cgroup", f"pbox-{name}", "--stop-with-stdin", *options,
+        ]  # fmt: skip
+
+    def __enter__(self) -> str:
+        self.folder.mkdir(parents=True, mode=0o700)
+        if self.token:
+            add_job(self.folder / "tokens", "default", self.token)
+        self.process = subprocess.Popen(
+            self.command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        line = self.process.stdout.readline()
+        if not line.startswith("listening at "):
+            self.process.wait(STOP_SECONDS)
+            self._remove()
+            raise PeriodicError(
+                "The agent of this job did not start.",
+                remedy="Do what it says above; the command was not started.",
+            )
+        return line.split()[-1]
+
+    def __exit__(self, *exception: object) -> None:
+        self.process.terminate()
+        try:
+            self.process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            messages.warning("the agent took too long to stop and was killed; its sandboxes go")
+            self.process.kill()
+            self.process.wait()
+        self._remove()
+
+    def _remove(self) -> None:
+        (self.folder / "tokens").unlink(missing_ok=True)
+        (self.folder / "socket").unlink(missing_ok=True)
+        if self.folder.exists() and not any(self.folder.iterdir()):
+            self.folder.rmdir()
+
+
+def _run(words: list[str], environment: dict[str, str]) -> int:
+    """Run the command with our streams; signals that Slurm sends to us are its."""
+    try:
+        child = subprocess.Popen(words, env=environment)
+    except OSError as error:
+        raise PeriodicError(
+            f"{words[0]!r} cannot be run: {error.strerror}.", remedy="Give a program's path."
+        ) from error
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, lambda sent, frame: child.send_signal(sent))
+    status = child.wait()
+    return 128 - status if status < 0 else status

@@ -1,0 +1,13 @@
+"""Names in errors: the first few of many."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+_MOST = 5
+
+
+def some(names: Sequence[str]) -> str:
+    """`a, b, c, d, e and 12 more`."""
+    more = len(names) - _MOST
+    return ", ".join(names[:_MOST]) + (f" and {more:,} more" if more > 0 else "")

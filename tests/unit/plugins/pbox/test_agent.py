@@ -1,0 +1,93 @@
+"""An agent without a machine under it."""
+
+import asyncio
+import os
+
+import pytest
+
+from miles_periodic.hooks.errors import PeriodicError
+from miles_periodic.plugins.pbox.agent import agent as agent_module
+from miles_periodic.plugins.pbox.agent.agent import Agent, make_agent
+from miles_periodic.plugins.pbox.agent.settings import AgentSettings
+from miles_periodic.plugins.pbox.limits import Limits
+from miles_periodic.plugins.pbox.node.pool import Pool
+from miles_periodic.plugins.pbox.outcomes import InfrastructureFailure
+
+
+def test_an_agent_that_is_not_root_says_so_before_it_touches_anything(monkeypatch, tmp_path):
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(PeriodicError, match="Run it as root"):
+        make_agent(AgentSettings(state_dir=tmp_path / "state"))
+    assert not (tmp_path / "state").exists()
+
+
+def test_a_runsc_that_is_not_there_is_an_error_that_says_how_to_get_it(monkeypatch, tmp_path):
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    with pytest.raises(PeriodicError, match="apt-get install runsc"):
+        make_agent(AgentSettings(state_dir=tmp_path / "state", runsc="no-such-runsc"))
+
+
+@pytest.mark.parametrize("cpus", ["a", "1-", ","])
+def test_what_is_no_list_of_cpus_is_refused(cpus):
+    with pytest.raises(ValueError):
+        AgentSettings(cpus=cpus)
+
+
+def test_sandboxes_asked_for_together_do_not_all_find_the_last_place(monkeypatch, tmp_path):
+    started = []
+
+    async def start(node, image, limits, kept=None):
+        await asyncio.sleep(0)
+        started.append(FakeSandbox())
+        return started[-1]
+
+    async def ask():
+        agent = Agent(AgentSettings(max_sandboxes=2), None, FakeImages(), None)
+        agent._starting = asyncio.Semaphore(4)
+        lease = agent.open_lease("job")
+        asked = [agent.create(lease, "", None) for _ in range(5)]
+        return await asyncio.gather(*asked, return_exceptions=True)
+
+    monkeypatch.setattr(agent_module, "start", start)
+    answers = asyncio.run(ask())
+    refused = [answer for answer in answers if isinstance(answer, InfrastructureFailure)]
+    assert (len(started), len(refused)) == (2, 3)
+    assert "--max-sandboxes" in str(refused[0])
+
+
+def test_a_warm_sandbox_whose_claimer_goes_away_is_destroyed():
+    sandbox = FakeSandbox()
+
+    async def claim():
+        pool = Pool(None, None, Limits(), 1, None)
+        pool._warm.append(sandbox)
+        claiming = asyncio.ensure_future(pool.claim())
+        await asyncio.sleep(0)
+        claiming.cancel()
+        await asyncio.gather(claiming, return_exceptions=True)
+        await asyncio.sleep(0.01)
+        return pool.num_warm
+
+    assert (asyncio.run(claim()), sandbox.destroyed) == (0, True)
+
+
+class FakeSandbox:
+    def __init__(self):
+        self.name, self.destroyed = str(id(self)), False
+
+    def favour(self):
+        pass
+
+    async def answers(self):
+        await asyncio.sleep(60)
+
+    async def destroy(self):
+        self.destroyed = True
+
+
+class FakeImages:
+    def get(self, name):
+        return self
+
+    def as_image(self, name):
+        return name

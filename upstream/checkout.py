@@ -1,0 +1,123 @@
+"""A user's git checkout: read at a commit, and built upon in a work tree of our own.
+
+Nothing here touches the user's branch, index or files, and nothing is ever pushed. Hooks of the
+checkout do not run: they are made for its own work tree.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from miles_periodic.hooks.errors import PeriodicError
+
+_QUIET = ("-c", "core.hooksPath=/dev/null", "-c", "advice.detachedHead=false")
+_ENVIRONMENT = {"GIT_TERMINAL_PROMPT": "0", "GIT_LFS_SKIP_SMUDGE": "1", "LC_ALL": "C"}
+#: Set while a git command runs one of ours, they would point it at another repository.
+_MISLEADING = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX")
+
+
+class GitError(PeriodicError):
+    """git refused."""
+
+
+def git(folder: Path, *words: str) -> str:
+    """What `git WORDS` says in a folder; GitError holds what it complained of."""
+    environment = {k: v for k, v in os.environ.items() if k not in _MISLEADING} | _ENVIRONMENT
+    done = subprocess.run(
+        ["git", "-C", str(folder), *_QUIET, *words],
+        capture_output=True,
+        stdin=subprocess.DEVNULL,
+        env=environment,
+        check=False,
+    )
+    # Not read as text by subprocess: that would change the line ends of a file that is shown.
+    said = done.stdout.decode(errors="surrogateescape")
+    if done.returncode:
+        raise GitError(
+            f"git {words[0]} failed in {folder}.",
+            found=done.stderr.decode(errors="replace").strip() or said.strip(),
+            remedy="Repair what git names, and run the command again.",
+        )
+    return said
+
+
+@dataclass(frozen=True, slots=True)
+class Checkout:
+    """A git repository and the commit in it that a change starts from."""
+
+    folder: Path
+    base: str
+
+    @classmethod
+    def at(cls, folder: Path, ref: str) -> Checkout:
+        """The repository that `folder` is in; PeriodicError where there is none or no such ref."""
+        try:
+            top = Path(git(folder, "rev-parse", "--show-toplevel").strip())
+        except (GitError, OSError) as error:
+            raise PeriodicError(
+                f"{folder} is no git checkout.",
+                tree=str(folder),
+                remedy="Give --checkout the folder of a git clone of the upstream.",
+            ) from error
+        try:
+            base = git(top, "rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}").strip()
+        except GitError as error:
+            raise PeriodicError(
+                f"{top} has no commit {ref!r}.",
+                tree=str(top),
+                remedy="Fetch it, or name another with --base.",
+            ) from error
+        return cls(top, base)
+
+    def text(self, path: str) -> str | None:
+        """A file of the base, or None where it has none."""
+        if not git(self.folder, "ls-tree", "--name-only", "--full-tree", self.base, "--", path):
+            return None
+        return git(self.folder, "show", f"{self.base}:{path}")
+
+    def check_can_commit(self, branch: str) -> None:
+        """PeriodicError where the branch is there, or nobody is named to sign a commit off."""
+        if git(self.folder, "branch", "--list", branch).strip():
+            raise PeriodicError(
+                f"{self.folder} has a branch {branch} already.",
+                tree=str(self.folder),
+                remedy=f"Give another name with --branch, or run: git branch -D {branch}.",
+            )
+        try:
+            git(self.folder, "var", "GIT_AUTHOR_IDENT")
+            git(self.folder, "config", "user.email")
+        except GitError as error:
+            raise PeriodicError(
+                "A commit is signed off by a person, and git knows nobody here.",
+                tree=str(self.folder),
+                remedy="Run: git config user.name NAME; git config user.email ADDRESS.",
+            ) from error
+
+    @contextmanager
+    def work_tree(self) -> Iterator[Path]:
+        """The base in a folder of its own, on no branch; it is gone afterwards."""
+        with tempfile.TemporaryDirectory(prefix="miles-prepare-") as outer:
+            folder = Path(outer) / self.folder.name
+            git(self.folder, "worktree", "add", "--quiet", "--detach", str(folder), self.base)
+            try:
+                yield folder
+            finally:
+                git(self.folder, "worktree", "remove", "--force", str(folder))
+
+    def keep(self, branch: str, commit: str, description: str) -> None:
+        """Name the commit by a new branch, with the pull request's text as its description."""
+        git(self.folder, "branch", "--no-track", branch, commit)
+        git(self.folder, "config", f"branch.{branch}.description", description)
+
+
+def commit(folder: Path, changed: Mapping[str, str] | Sequence[str], message: str) -> str:
+    """Commit those paths of a work tree, signed off; its id."""
+    git(folder, "add", "--force", "--", *changed)
+    git(folder, "commit", "--quiet", "--signoff", "--message", message)
+    return git(folder, "rev-parse", "HEAD").strip()
