@@ -75,12 +75,6 @@ def _unpack(wheel: Path, folder: Path) -> None:
 #: What a release of SGLang needs in other versions than the rehearsal's environment has, or
 #: besides it, to serve on a CPU.
 SERVING = {
-    "0.5.9": (
-        "transformers==4.57.1",
-        "tokenizers==0.22.1",
-        "huggingface_hub==0.36.0",
-        "soundfile==0.13.1",
-    ),
     "0.5.11": (
         "transformers==5.6.0",
         "tokenizers==0.22.2",
@@ -96,7 +90,7 @@ SERVING = {
     "0.5.23": ("soundfile==0.13.1",),
 }
 #: Releases that serve with what another one needs.
-SERVED_LIKE = {"0.5.12": "0.5.11", "0.5.14": "0.5.16", "0.5.19": "0.5.16"}
+SERVED_LIKE = {"0.5.12": "0.5.11", "0.5.14": "0.5.16"}
 
 
 @pytest.fixture(scope="session")

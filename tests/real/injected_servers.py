@@ -32,6 +32,7 @@ class Observed:
     full_rows, delta_rows: rows of one request, whole and from row 30 on, as bytes.
     num_rows_behind_the_prompt: of four new tokens, asked for from the prompt's end on.
     alone, retracted: (tokens, rows as lists) of the same prompts, one after the other and at once.
+    prefilled: rows of one prefill of each prompt with the tokens that came for it at once.
     num_retractions: of those that ran at once. silent: what came for requests without routes.
     roll: the rows of the roll call; failures: its failures.
     """
@@ -41,6 +42,7 @@ class Observed:
     row_bytes: int = 0
     num_rows_behind_the_prompt: int = 0
     alone: list = field(default_factory=list)
+    prefilled: list = field(default_factory=list)
     retracted: list = field(default_factory=list)
     num_retractions: int = 0
     silent: list = field(default_factory=list)
@@ -84,6 +86,9 @@ def _retract(server: SGLangServer, seen: Observed) -> None:
         answers = [future.result() for future in asked]
         seen.silent = [future.result()["meta_info"].get("routed_experts") for future in silent]
     seen.retracted = [_plain(read(answer, START)) for answer in answers]
+    for prompt, (tokens, _) in zip(prompts, seen.retracted, strict=True):
+        whole = ask(server, [*prompt, *tokens], 1, START, extra_key="prefilled")
+        seen.prefilled.append(whole.rows.tolist())
     seen.num_retractions = sum(a["meta_info"].get("num_retractions", 0) for a in answers)
 
 
