@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from route_turns import ask, drawn, read
+from route_turns import ask, drawn
 
 from miles_periodic.compat.cpu.sglang_server import ServerSetup, SGLangServer
 
@@ -23,6 +23,8 @@ RETRACTING = {"SGLANG_TEST_RETRACT": "true", "SGLANG_TEST_RETRACT_INTERVAL": "20
 #: Counts reach the roll call once a second.
 COUNTED_SECONDS = 2.5
 NUM_PROMPT, NUM_NEW, START = 60, 120, 20
+#: Hot, for a greedy answer repeats itself, and so do its rows.
+SAMPLING = {"temperature": 1.5}
 
 
 @dataclass
@@ -31,8 +33,8 @@ class Observed:
 
     full_rows, delta_rows: rows of one request, whole and from row 30 on, as bytes.
     num_rows_behind_the_prompt: of four new tokens, asked for from the prompt's end on.
-    alone, retracted: (tokens, rows as lists) of the same prompts, one after the other and at once.
-    prefilled: rows of one prefill of each prompt with the tokens that came for it at once.
+    retracted: rows, as lists, of sampled tokens of prompts that ran at once.
+    prefilled: rows of one prefill of each prompt with those tokens, which an idle server makes.
     num_retractions: of those that ran at once. silent: what came for requests without routes.
     roll: the rows of the roll call; failures: its failures.
     """
@@ -41,7 +43,6 @@ class Observed:
     delta_rows: bytes = b""
     row_bytes: int = 0
     num_rows_behind_the_prompt: int = 0
-    alone: list = field(default_factory=list)
     prefilled: list = field(default_factory=list)
     retracted: list = field(default_factory=list)
     num_retractions: int = 0
@@ -69,28 +70,21 @@ def observe(setup: ServerSetup, log: Path) -> Observed:
 
 
 def _retract(server: SGLangServer, seen: Observed) -> None:
-    """Three requests alone, then at once beside three that ask for no routes."""
+    """Three requests at once beside three that ask for no routes, then their tokens again."""
     prompts = [drawn(30 + number, NUM_PROMPT) for number in range(3)]
-    for prompt in prompts:
-        seen.alone.append(_plain(ask(server, prompt, NUM_NEW, START)))
-    server.get("/flush_cache")
     with ThreadPoolExecutor(6) as pool:
         silent = [
             pool.submit(server.generate, drawn(60 + number, 9), 4, return_routed_experts=False)
             for number in range(3)
         ]
         asked = [
-            pool.submit(server.generate, prompt, NUM_NEW, routed_experts_start_len=START)
+            pool.submit(ask, server, prompt, NUM_NEW, START, sampling_params=SAMPLING)
             for prompt in prompts
         ]
         answers = [future.result() for future in asked]
         seen.silent = [future.result()["meta_info"].get("routed_experts") for future in silent]
-    seen.retracted = [_plain(read(answer, START)) for answer in answers]
-    for prompt, (tokens, _) in zip(prompts, seen.retracted, strict=True):
-        whole = ask(server, [*prompt, *tokens], 1, START, extra_key="prefilled")
+    for prompt, answer in zip(prompts, answers, strict=True):
+        whole = ask(server, [*prompt, *answer.tokens], 1, START, extra_key="prefilled")
         seen.prefilled.append(whole.rows.tolist())
-    seen.num_retractions = sum(a["meta_info"].get("num_retractions", 0) for a in answers)
-
-
-def _plain(answer) -> tuple[list[int], list]:
-    return answer.tokens, answer.rows.tolist()
+        seen.retracted.append(answer.rows.tolist())
+    seen.num_retractions = sum(answer.meta.get("num_retractions", 0) for answer in answers)
