@@ -14,8 +14,6 @@ import pytest
 from miles_trees import TREES
 from small_server import routes
 
-from miles_periodic.compat.matrix.called import calls
-
 PROCESS = Path(__file__).parents[1] / "lines" / "rollout_process.py"
 TIMEOUT_SECONDS = 600
 
@@ -71,12 +69,6 @@ def on(tree):
 def off(tree):
     whole = ("three turns", "no new tokens", "one turn, single_turn", "one turn, older")
     return run(tree, "off", {name: CASES[name] for name in whole})
-
-
-@pytest.mark.parametrize("tree", ["wheel"], indirect=True)
-def test_the_bindings_of_these_paths_are_called_and_stand_on_file(on):
-    called = calls()["miles-rl-0.0.2"]["tests/compat/test_miles_rollouts.py"]
-    assert set(on["consulted"]) == called
 
 
 def rows(tokens, version=0):
