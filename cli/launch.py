@@ -188,8 +188,6 @@ def verdict(status: int, roll_call: RollCallServer) -> int:
 
 def _was_joined(roll_call: RollCallServer) -> bool:
     """Whether any process of a run with bindings said hello; says why not."""
-    if not roll_call.roll.bindings:
-        return True
     try:
         roll_call.require_joined()
     except RollCallError as error:

@@ -47,14 +47,14 @@ def plan_command(
     plugins: Plugins = None,
     plugin_config: PluginConfig = None,
     plugin_set: PluginSet = None,
-    accept_drift: AcceptDrift = None,
     allow_missing: AllowMissing = None,
+    accept_drift: AcceptDrift = None,
 ) -> None:
     """Show what each feature would do in this environment, and why.
 
     [green]native[/green]: the upstream has it, declared and consumed; nothing is touched.
-    [cyan]inject[/cyan]: it lacks it, and every target that we wrap has a known shape.
-    [dim]off[/dim]: not asked for. [red]unsupported[/red]: cannot be had here, with what to do.
+    [cyan]inject[/cyan]: the upstream lacks it, and each function that we wrap has a known shape.
+    [dim]off[/dim]: not asked for. [red]unsupported[/red]: cannot be had here; what to do is said.
 
     Sources are read, never imported, and version numbers are not trusted: evidence is a place in
     the sources. Try [bold]miles plan --tree sglang=./unpacked-wheel[/bold].

@@ -30,37 +30,59 @@ from miles_periodic.plugins.fast_resharding.settings import SHARD_BYTES
 def reshard_command(
     source: Annotated[
         Path,
-        typer.Argument(help="A torch_dist checkpoint, or the folder of a run's iterations."),
+        typer.Argument(
+            metavar="SOURCE",
+            help="A torch_dist checkpoint, or a run's folder of them: the newest is taken.",
+        ),
     ],
-    target: Annotated[Path, typer.Argument(help="The folder to make; it must not exist.")],
+    target: Annotated[
+        Path, typer.Argument(metavar="TARGET", help="The folder to make; it must not exist.")
+    ],
     config: Annotated[
         Path,
         typer.Option(
             metavar="DIR",
-            help="The model in Hugging Face's form: config.json and tokenizer are carried over; "
-            "weights, where they are there, say names and element types.",
+            help="The model that training started from, in Hugging Face's form. Its config.json "
+            "and tokenizer are carried over; its weights, if they are there, say which tensors "
+            "there are and of which element types.",
         ),
     ],
     model_type: Annotated[
-        str | None, typer.Option(help="The family, where config.json's own is not it.")
+        str | None,
+        typer.Option(
+            metavar="TYPE", help="The family of models, in place of config.json's model_type."
+        ),
     ] = None,
     changes: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Change a key of config.json. Repeatable."),
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Change a key that config.json has; VALUE is JSON or text. Repeatable.",
+        ),
     ] = None,
     workers: Annotated[
         int,
-        typer.Option(min=0, help="Ray actors, spread over the nodes; 0 for threads without Ray."),
+        typer.Option(
+            min=0,
+            help="Ray actors that convert, spread over the nodes; 0 for threads of this process, "
+            "without Ray.",
+        ),
     ] = 0,
     address: Annotated[
         str | None,
-        typer.Option(help="The Ray cluster; without it, Ray is started on this machine."),
+        typer.Option(
+            help="Address of the Ray cluster for --workers; without it, Ray is started on this "
+            "machine."
+        ),
     ] = None,
     dtype: Annotated[
         str,
         typer.Option(
-            help="origin: each tensor's type in DIR's weights, else the config's; source: as "
-            "stored; or a type such as bfloat16. Router biases stay FP32 but for source."
+            metavar="TYPE",
+            help="Element type of what is written. origin: each tensor's own in DIR's weights, "
+            "else config.json's; source: as the checkpoint stores it; or a name such as bfloat16. "
+            "A router's correction bias stays FP32 unless one of the first two says otherwise.",
         ),
     ] = FROM_ORIGIN,
     quantize: Annotated[
@@ -75,29 +97,38 @@ def reshard_command(
         list[str] | None,
         typer.Option(
             metavar="PATTERN",
-            help="Keys of the checkpoint that are no weights, as a regular expression for whole "
-            "keys. Optimizers and extra states are known. Repeatable.",
+            help="Leave out keys of the checkpoint that are no weights: a regular expression that "
+            "matches whole keys. Optimizers, random states and Megatron's extra states are left "
+            "out without it. Repeatable.",
         ),
     ] = None,
     shard_bytes: Annotated[
-        int, typer.Option(min=1, help="Most bytes of tensors in a file.")
+        int,
+        typer.Option(min=1, help="Most bytes of tensors in one file, a larger tensor alone aside."),
     ] = SHARD_BYTES,
     verify: Annotated[
-        bool, typer.Option("--verify", help="Read both sides again and compare checksums.")
+        bool,
+        typer.Option(
+            "--verify", help="Before TARGET appears, read both sides again and compare checksums."
+        ),
     ] = False,
     resume: Annotated[
         bool,
-        typer.Option("--resume", help="Go on with what an ended run has left; it is read back."),
+        typer.Option(
+            "--resume",
+            help="Go on with what a run that ended early has left, after reading it back.",
+        ),
     ] = False,
     json_output: Annotated[
-        bool, typer.Option("--json", help="Print JSON and nothing else.")
+        bool, typer.Option("--json", help="Print the report as JSON and nothing else.")
     ] = False,
 ) -> None:
     """Convert a Megatron checkpoint (torch_dist) to Hugging Face safetensors.
 
-    Only metadata are read to plan; then every byte goes from its chunk to its place in a shard.
-    All of the model's tensors are written exactly once and TARGET appears by one rename, or the
-    exit status is not 0 and TARGET does not exist.
+    Metadata alone decide where every tensor goes; then each byte moves from its chunk into its
+    place in a safetensors file. Either all tensors of the model are written exactly once and
+    TARGET appears by one rename, or the exit status is not 0 and there is no TARGET; what was done
+    by then lies beside it for --resume.
 
     [bold]miles reshard SOURCE TARGET --config DIR --verify[/bold]
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,13 +21,15 @@ everything after it goes to the script untouched.
 
 | exit status | of | meaning |
 |---|---|---|
-| 1 | `rehearse`, `bench packing`, `bench offload`, `bench reshard` | a check or a goal was missed |
+| 1 | `rehearse` | a check failed |
+| 1 | `bench`, but for `boot`, `decode-radix`, `request-routing` | a goal was missed |
 | 1 | `compat matrix --check`, `upstream verify` | the sources say otherwise |
 | 1 | `patches check` | a patch set is in conflict |
 | 2 | every command | something to change, found before anything was started |
 | 3 | a script | the roll call failed; every process of the run on this node was ended |
 | 70 | a process of a run | a binding was not in place in it, or its launcher was gone |
 | 130 | `rehearse` | it was interrupted |
+| other | `pbox run`, `pbox up` | the command's own; more of `pbox run` stands with it |
 | other | a script | the script's own; 128 + N where signal N ended it |
 """
 COMPLETION = {"install_completion", "show_completion", "help"}
@@ -41,7 +44,7 @@ def page() -> str:
 def _parts(command: Any, name: str) -> Iterator[str]:
     """A heading, the help and a table of options for a command and all below it."""
     shown = [part for part in command.params if part.name not in COMPLETION]
-    arguments = [f"[{part.name.upper()}…]" for part in shown if not _is_option(part)]
+    arguments = [_argument(part) for part in shown if not _is_option(part)]
     yield f"## `{' '.join([name, *arguments])}`\n"
     yield _plain(command.help) + "\n"
     rows = [_row(part) for part in shown if _is_option(part)]
@@ -52,6 +55,11 @@ def _parts(command: Any, name: str) -> Iterator[str]:
             yield from _parts(part, f"{name} {below}")
 
 
+def _argument(argument: Any) -> str:
+    name = argument.name.upper() + ("…" if argument.nargs == -1 else "")
+    return name if argument.required else f"[{name}]"
+
+
 def _is_option(parameter: Any) -> bool:
     return parameter.param_type_name == "option"
 
@@ -60,7 +68,8 @@ def _row(option: Any) -> str:
     value = "" if option.is_flag else f" {option.metavar or 'N'}"
     meaning = _plain(option.help)
     if option.default not in (None, False, ""):
-        meaning += f" Default: {option.default}."
+        default = option.default
+        meaning += f" Default: {default.value if isinstance(default, enum.Enum) else default}."
     return f"| `{option.opts[0]}{value}` | {meaning} |"
 
 

@@ -7,6 +7,7 @@ binding_points   the statement that a patch set puts into a module, as text
 conditions       what the sources of a tree must show, as plain values
 cache_folder     where what was fetched is kept
 conflicts        arguments that a feature cannot have beside it
+git_environment  git's own variables, without those that name another repository
 nearest_name     the closest known name to a mistyped one
 selection        `--plugins` text to the features that are on
 settings         TOML, environment and command line to one frozen model per feature

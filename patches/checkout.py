@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from miles_periodic.hooks.errors import PeriodicError
+from miles_periodic.hooks.git_environment import of_no_repository
 from miles_periodic.patches.codemod import without_points
 
 GIT_TIMEOUT_SECONDS = 60
@@ -66,7 +67,13 @@ def checkout_at(folder: Path) -> Checkout:
     if shutil.which("git") is None:
         return Checkout(folder, False)
     words = ["git", "-C", str(folder), "rev-parse", "--show-toplevel"]
-    found = subprocess.run(words, capture_output=True, timeout=GIT_TIMEOUT_SECONDS, check=False)
+    found = subprocess.run(
+        words,
+        capture_output=True,
+        timeout=GIT_TIMEOUT_SECONDS,
+        env=of_no_repository(os.environ),
+        check=False,
+    )
     if found.returncode:
         return Checkout(folder, False)
     top = Path(os.fsdecode(found.stdout.rstrip(b"\n"))).resolve()
@@ -77,7 +84,7 @@ def checkout_at(folder: Path) -> Checkout:
 def git(folder: Path, *words: str, environment: dict[str, str] | None = None) -> bytes:
     """What git prints; PeriodicError with what it says where it fails."""
     command = ["git", "-C", str(folder), *words]
-    variables = {**os.environ, "LC_ALL": "C", **(environment or {})}
+    variables = {**of_no_repository(os.environ), "LC_ALL": "C", **(environment or {})}
     try:
         done = subprocess.run(
             command, capture_output=True, timeout=GIT_TIMEOUT_SECONDS, env=variables, check=False

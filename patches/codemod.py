@@ -68,11 +68,11 @@ def without_points(source: bytes, file: str) -> bytes:
 
 def check(points: Sequence[PointInFile], sources: Mapping[str, bytes]) -> None:
     """Raise PeriodicError where a target is not defined in its file, or LibCST cannot read one."""
-    edits = _edits()
+    definitions = _definitions()
     for each in points:
         module = _module(sources[each.file], each.file)
         for target in each.targets:
-            edits.find(module, target)
+            definitions.find(module, target)
 
 
 def put_in(points: Sequence[PointInFile], sources: Mapping[str, bytes]) -> dict[str, bytes]:
@@ -97,13 +97,13 @@ def _appended(file: str, source: bytes, points: Sequence[PointInFile]) -> bytes:
     module = _module(source, file)
     ended = "".join(texts).replace("\n", module.default_newline)
     written = source + ended.encode(module.encoding)
-    _edits().parsed(written, file)
+    _definitions().parsed(written, file)
     return written
 
 
 @lru_cache(maxsize=32)
 def _module(source: bytes, file: str):
-    return _edits().parsed(source, file)
+    return _definitions().parsed(source, file)
 
 
 def sources_of(root: Path, points: Sequence[PointInFile]) -> dict[str, bytes]:
@@ -115,9 +115,9 @@ def _text(source: bytes) -> str:
     return source.decode("utf-8", errors="replace")
 
 
-def _edits():
+def _definitions():
     try:
-        from miles_periodic.patches import edits
+        from miles_periodic.patches import definitions
     except ModuleNotFoundError as error:
         if error.name != "libcst":
             raise
@@ -125,7 +125,7 @@ def _edits():
             "LibCST is not installed, and patch sets are made with it.",
             remedy="Install miles-periodic[patches].",
         ) from error
-    return edits
+    return definitions
 
 
 def _unlike(file: str, expected: str, found: str) -> PeriodicError:

@@ -18,6 +18,8 @@ from miles_periodic.patches.checkout import git
 from miles_periodic.patches.headers import Header
 
 AUTHOR = "miles-periodic <miles-periodic@localhost>"
+#: A person's hooks, prefixes and cover letters would make files that git am or patch -p1 refuse.
+_UNCONFIGURED = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +54,15 @@ def export(
             target=str(into),
             remedy="Give --output a folder that does not exist yet.",
         )
+    into = into.absolute()  # git runs in another folder
     into.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=into.parent, prefix=f".{into.name}.") as held:
         beside = Path(held)
         repository, made = beside / "repository", beside / "made"
         _commit_all(repository, before, patch_sets, author or AUTHOR)
         (made / "git").mkdir(parents=True)
-        git(repository, "format-patch", "--quiet", "--output-directory", str(made / "git"), "base")
+        words = ("format-patch", "--quiet", "--output-directory", str(made / "git"), "base")
+        git(repository, *words, environment=_UNCONFIGURED)
         _quilt(repository, made / "quilt", patch_sets, author or AUTHOR, day)
         made.rename(into)
     return tuple(sorted(path for path in into.rglob("*") if path.is_file()))
@@ -68,14 +72,14 @@ def _commit_all(
     repository: Path, before: Mapping[str, bytes], patch_sets: Sequence[Exported], author: str
 ) -> None:
     repository.mkdir()
-    git(repository, "init", "--quiet")
+    git(repository, "init", "--quiet", "--template=", environment=_UNCONFIGURED)
     name, _, address = author.rstrip(">").rpartition(" <")
     who = {
         f"GIT_{role}_{part}": value
         for role in ("AUTHOR", "COMMITTER")
         for part, value in (("NAME", name), ("EMAIL", address))
     }
-    who |= {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
+    who |= _UNCONFIGURED
     _commit(repository, before, "Base", who)
     git(repository, "tag", "base")
     for number, each in enumerate(patch_sets, start=1):
@@ -111,7 +115,8 @@ def _quilt(
     previous = "base"
     for number, each in enumerate(patch_sets, start=1):
         name = f"{number:04d}-{each.header.upstream}-{each.header.feature}.patch"
-        diff = git(repository, "diff", "--no-color", "--binary", previous, f"set-{number}")
+        words = ("diff", "--no-color", "--no-ext-diff", "--binary", previous, f"set-{number}")
+        diff = git(repository, *words, environment=_UNCONFIGURED)
         (into / name).write_bytes(_dep3(each, author, day).encode() + diff)
         names.append(name)
         previous = f"set-{number}"

@@ -15,11 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from miles_periodic.hooks.errors import PeriodicError
+from miles_periodic.hooks.git_environment import of_no_repository
 
 _QUIET = ("-c", "core.hooksPath=/dev/null", "-c", "advice.detachedHead=false")
 _ENVIRONMENT = {"GIT_TERMINAL_PROMPT": "0", "GIT_LFS_SKIP_SMUDGE": "1", "LC_ALL": "C"}
-#: Set while a git command runs one of ours, they would point it at another repository.
-_MISLEADING = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX")
 
 
 class GitError(PeriodicError):
@@ -28,7 +27,7 @@ class GitError(PeriodicError):
 
 def git(folder: Path, *words: str) -> str:
     """What `git WORDS` says in a folder; GitError holds what it complained of."""
-    environment = {k: v for k, v in os.environ.items() if k not in _MISLEADING} | _ENVIRONMENT
+    environment = of_no_repository(os.environ) | _ENVIRONMENT
     done = subprocess.run(
         ["git", "-C", str(folder), *_QUIET, *words],
         capture_output=True,
@@ -83,11 +82,13 @@ class Checkout:
 
     def check_can_commit(self, branch: str) -> None:
         """PeriodicError where the branch is there, or nobody is named to sign a commit off."""
-        if git(self.folder, "branch", "--list", branch).strip():
+        self._check_name(branch)
+        words = ("for-each-ref", "--format=%(refname:lstrip=2)", f"refs/heads/{branch}")
+        if there := git(self.folder, *words).splitlines():
             raise PeriodicError(
-                f"{self.folder} has a branch {branch} already.",
+                f"{self.folder} has a branch {there[0]} already.",
                 tree=str(self.folder),
-                remedy=f"Give another name with --branch, or run: git branch -D {branch}.",
+                remedy=f"Give another name with --branch, or run: git branch -D {there[0]}.",
             )
         try:
             git(self.folder, "var", "GIT_AUTHOR_IDENT")
@@ -98,6 +99,18 @@ class Checkout:
                 tree=str(self.folder),
                 remedy="Run: git config user.name NAME; git config user.email ADDRESS.",
             ) from error
+
+    def _check_name(self, branch: str) -> None:
+        try:
+            named = git(self.folder, "check-ref-format", "--branch", branch).strip()
+        except GitError:
+            named = ""
+        if named != branch:  # @{-1} is a name that stands for another
+            raise PeriodicError(
+                f"{branch!r} is no name that git takes for a branch.",
+                tree=str(self.folder),
+                remedy="Give another name with --branch.",
+            )
 
     @contextmanager
     def work_tree(self) -> Iterator[Path]:

@@ -28,7 +28,7 @@ def boot_command(
     runs: Annotated[int, typer.Option(min=3, help="Processes of each kind, interleaved.")] = 40,
     json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Measure what the boot line adds to a Python process, with the gate unset and set."""
+    """Measure what the installed boot line adds to a Python's start, outside a run and in one."""
     from miles_periodic.cli.bench.table import show
 
     result = measure(runs)

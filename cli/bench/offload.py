@@ -75,7 +75,7 @@ def offload_command(
     steps: Annotated[int, typer.Option(min=1, help="Timed steps, after two untimed ones.")] = 5,
     json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Measure a step of ChunkedAdam against the link, and against torch's AdamW on the device.
+    """Measure a step whose optimizer state is in host memory against the link and torch's AdamW.
 
     The floor is what moving masters and both moments in and out takes at the rate that the link
     shows in the same run with both directions busy. Over floor is a step's time in floors: 1.10 is

@@ -29,7 +29,7 @@ def routing_command(
     servers: Annotated[int, typer.Option(min=2, help="Servers of the fleet.")] = 64,
     json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Compare choices of a server on a model fleet, and time the one by scores."""
+    """Compare ways to choose a server in a simulated fleet, and time the one by scores."""
     from miles_periodic.cli.bench.table import show
 
     traffic = Traffic(num_servers=servers, num_rollouts=rollouts, num_open=32 * servers)

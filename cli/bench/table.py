@@ -9,6 +9,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+_WIDEST = 10_000
+
 
 def show(title: str, result: dict[str, Any], json_output: bool) -> None:
     """Print `result`: its `rows` as a table, everything else as facts below it."""
@@ -20,11 +22,20 @@ def show(title: str, result: dict[str, Any], json_output: bool) -> None:
         table.add_column(column.replace("_", " "))
     for row in result["rows"]:
         table.add_row(*(_text(value) for value in row.values()))
+    print_whole(table)
     console = Console()
-    console.print(table)
     for name, value in result.items():
         if name != "rows":
             console.print(f"{name.replace('_', ' ')}: {_text(value)}", highlight=False)
+
+
+def print_whole(table: Table) -> None:
+    """Print a table; into a file or a pipe, whose lines have no width, with every cell whole."""
+    console = Console()
+    if not console.is_terminal:
+        wanted = Console(width=_WIDEST).measure(table).maximum
+        console = Console(width=max(console.width, wanted))
+    console.print(table)
 
 
 def _text(value: Any) -> str:

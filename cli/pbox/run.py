@@ -24,7 +24,9 @@ TRUNCATED_STATUS = 125
 
 
 def run_command(
-    words: list[str],
+    words: Annotated[
+        list[str], typer.Argument(metavar="COMMAND", help="A program and its words, behind `--`.")
+    ],
     address: Address = DEFAULT_ADDRESS,
     token_file: TokenFile = DEFAULT_TOKEN_FILE,
     job: Job = "",

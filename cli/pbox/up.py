@@ -25,7 +25,9 @@ PLACES = Path("/run/pbox")
 
 
 def up_command(
-    words: list[str],
+    words: Annotated[
+        list[str], typer.Argument(metavar="COMMAND", help="A program and its words, behind `--`.")
+    ],
     sandbox_cpus: Annotated[
         int, typer.Option(metavar="N", min=1, help="CPUs for sandboxes, taken by whole cores.")
     ] = 1,

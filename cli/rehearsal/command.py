@@ -80,7 +80,7 @@ def rehearse(
     plan = plan_for(selected, selection, idle=selected.idle(("regular",)))
     refuse_problems(plan)
     selected = without_idle(selected, plan)
-    shape = CpuRun(num_rollouts=steps)
+    shape = CpuRun(num_rollouts=steps, save_interval=1)
     variants = (("off", selected.none(), ()), ("on", selected, bindings_of(plan)))
     outcomes = []
     with workspace(work_dir) as space, Progress(steps) as progress:

@@ -32,7 +32,7 @@ from miles_periodic.upstream.prepare import (
 
 
 def prepare_command(
-    feature: Annotated[str, typer.Argument(metavar="FEATURE")],
+    feature: Annotated[str, typer.Argument(metavar="FEATURE", help="The feature's slug.")],
     checkout: Annotated[
         Path,
         typer.Option(

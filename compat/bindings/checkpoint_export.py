@@ -31,10 +31,11 @@ def export(wrapped, instance, args, kwargs):
     outcome = _told_by_first_rank(lambda: _exported(wrapped, call["args"], call["rollout_id"]))
     if isinstance(outcome, str):
         raise PeriodicError(
-            f"The first rank could not export the checkpoint: {outcome}.",
-            feature="fast-resharding",
-            remedy="Change what it names; the checkpoint itself is whole, and `miles reshard` "
-            "converts it.",
+            "The checkpoint that was saved cannot be exported.",
+            target="--save-hf",
+            found=outcome,
+            remedy="Do what that error says. The checkpoint is there: `miles reshard` converts "
+            "it, and the run goes on from it.",
         )
     return wrapped(*args, **kwargs) if outcome is None else None
 

@@ -31,5 +31,6 @@ megatron_alone        ranks of a lone Megatron under gloo, and the facts they le
 megatron_models       tiny models and what trains them, on every Megatron
 megatron_saves        how these write checkpoints and read them
 fused_adam            an Adam with the state layout of Transformer Engine's and Apex's
+saved_adam            it, as what a trainer is built with
 run                   the driver: Ray with logical GPUs around Miles's loop
 """

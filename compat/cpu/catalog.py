@@ -11,6 +11,7 @@ from miles_periodic.compat.cpu import (
     megatron_local_spec,
     pinned_memory,
     replay_order,
+    saved_adam,
     sglang_weights,
     trainer_start,
 )
@@ -27,4 +28,5 @@ STAND_INS: tuple[StandIn, ...] = (
     *megatron_local_spec.STAND_INS,
     *load_hugging_face.STAND_INS,
     *replay_order.STAND_INS,
+    *saved_adam.STAND_INS,
 )

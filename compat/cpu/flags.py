@@ -21,6 +21,9 @@ class CpuRun:
     micro_batch_size: samples; they are padded to equal length.
     use_miles_router: False takes the Rust router that pip installs, which drops routes.
     learning_rate: for AdamW, so about how far each weight moves in a step.
+    save_interval: rollouts from one checkpoint to the next; None for none.
+    load: a folder with checkpoints to go on from; None starts with the model's weights.
+    recorded: the folder of a run whose rollouts are trained on again, without any server.
     """
 
     num_rollouts: int = 2
@@ -33,6 +36,9 @@ class CpuRun:
     learning_rate: float = 1e-4
     pause_mode: str = "in_place"
     use_miles_router: bool = True
+    save_interval: int | None = None
+    load: Path | None = None
+    recorded: Path | None = None
     seed: int = 1234
 
     @property
@@ -51,11 +57,22 @@ def prompts_file(work_folder: Path) -> Path:
     return work_folder / "prompts.jsonl"
 
 
+def checkpoints_folder(work_folder: Path) -> Path:
+    """Where a run that saves has its checkpoints."""
+    return work_folder / "checkpoints"
+
+
+def rollouts_file(work_folder: Path) -> Path:
+    """Where a run leaves its rollouts; a pattern with the rollout's number left open."""
+    return work_folder / "rollout" / "{rollout_id}.pt"
+
+
 def miles_flags(model_folder: Path, work_folder: Path, run: CpuRun = CpuRun()) -> list[str]:
     """The command line, without a program name; further flags may be appended."""
     return [
         *model_flags(model_folder, TinyModel()),
         *_loop_flags(work_folder, run),
+        *_save_flags(work_folder, run),
         *_algorithm_flags(run),
         *_check_flags(work_folder),
         *_trainer_on_cpu(run),
@@ -105,6 +122,20 @@ def _loop_flags(work_folder: Path, run: CpuRun) -> list[str]:
     )
 
 
+def _save_flags(work_folder: Path, run: CpuRun) -> list[str]:
+    flags: list[str] = []
+    if run.save_interval is not None:
+        flags += ["--save", str(checkpoints_folder(work_folder))]
+        flags += ["--save-interval", str(run.save_interval)]
+        # Else Megatron also writes the padding of its buffers, whose bits nobody set.
+        flags += ["--dist-ckpt-optim-fully-reshardable"]
+    if run.load is not None:
+        flags += ["--load", str(run.load)]
+    if run.recorded is not None:
+        flags += ["--load-debug-rollout-data", str(rollouts_file(run.recorded))]
+    return flags
+
+
 def _algorithm_flags(run: CpuRun) -> list[str]:
     return _words(
         f"""
@@ -117,9 +148,9 @@ def _algorithm_flags(run: CpuRun) -> list[str]:
 
 def _check_flags(work_folder: Path) -> list[str]:
     """Miles's own checks: replayed routes, weight versions and every weight after an update."""
-    samples = str(work_folder / "rollout" / "{rollout_id}.pt")
     trained = str(work_folder / "train" / "{rollout_id}_{rank}.pt")
-    saved = ["--save-debug-rollout-data", samples, "--save-debug-train-data", trained]
+    saved = ["--save-debug-rollout-data", str(rollouts_file(work_folder))]
+    saved += ["--save-debug-train-data", trained]
     return ["--ci-test", "--check-weight-update-equal", *saved]
 
 

@@ -109,8 +109,7 @@ class MilesRouterProcess:
             except OSError:
                 time.sleep(0.2)
                 continue
-            if self.roll_call.roll.bindings:
-                self.roll_call.require_joined()
+            self.roll_call.require_joined()
             return
         raise PeriodicError(
             "The router did not come up.",

@@ -44,7 +44,7 @@ class ServerSetup:
 
     model: folder of a Hugging Face checkpoint, such as `tiny_model.write` makes.
     path: folders in front of its Python's path: the tree, and packages that only it needs.
-    bindings, features: what its processes apply, as a manifest has them.
+    bindings, features, in_sources: what its processes apply, as a manifest has them.
     flags: further flags of `sglang.launch_server`; a later one wins over FLAGS.
     environment: variables besides those of a CPU run.
     stand_ins: catalog of CPU stand-ins, `module:attribute`.
@@ -54,12 +54,12 @@ class ServerSetup:
     model: Path
     path: Sequence[str | Path] = ()
     bindings: Sequence[Binding] = ()
-    in_sources: Sequence[str] = ()
     features: Sequence[FeatureReference] = ()
     flags: Sequence[str] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     stand_ins: str = STAND_INS
     meter: str = ""
+    in_sources: Sequence[str] = ()
 
 
 class SGLangServer:
@@ -139,8 +139,7 @@ class SGLangServer:
             except OSError:
                 time.sleep(0.5)
                 continue
-            if self.roll.bindings:
-                self.roll_call.require_joined()
+            self.roll_call.require_joined()
             return
         raise PeriodicError(
             "The server did not come up.",

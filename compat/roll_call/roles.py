@@ -1,7 +1,8 @@
 """A process's title, and its role in a Miles run.
 
 Ray titles an actor's process `ray::Class`, SGLang its children `sglang::part`; the titles are the
-only thing about a process that every node shows alike.
+only thing about a process that every node shows alike. A command that only mentions one of them,
+such as `tail -f miles-router.log`, has no part in the run.
 """
 
 from __future__ import annotations
@@ -9,16 +10,16 @@ from __future__ import annotations
 import re
 
 _ROLES = (
-    (r"miles-session-server", "session-server"),
-    (r"ray::RolloutManager", "rollout-manager"),
-    (r"ray::(Megatron|FSDP)TrainRayActor", "trainer"),
-    (r"ray::SGLangEngine", "engine"),
-    (r"ray::(IDLE|\S*InfoActor|Lock|\S+)", "ray-worker"),
-    (r"miles-router", "router"),
-    (r"sglang::scheduler", "scheduler"),
-    (r"sglang::detokenizer", "detokenizer"),
-    (r"sglang::data_parallel_controller", "data-parallel-controller"),
-    (r"sglang::", "server"),
+    (r"^miles-session-server", "session-server"),
+    (r"^ray::RolloutManager", "rollout-manager"),
+    (r"^ray::(Megatron|FSDP)TrainRayActor", "trainer"),
+    (r"^ray::SGLangEngine", "engine"),
+    (r"^ray::(IDLE|\S*InfoActor|Lock|\S+)", "ray-worker"),
+    (r"^miles-router", "router"),
+    (r"^sglang::scheduler", "scheduler"),
+    (r"^sglang::detokenizer", "detokenizer"),
+    (r"^sglang::data_parallel_controller", "data-parallel-controller"),
+    (r"^sglang::", "server"),
     (r"resource_tracker", "resource-tracker"),
     (r"multiprocessing.spawn|multiprocessing-fork", "spawned"),
     (r"ray/dashboard|ray/_private|/ray/", "ray-daemon"),

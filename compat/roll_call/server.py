@@ -63,8 +63,13 @@ class RollCallServer:
                 line.shutdown(socket.SHUT_RDWR)
 
     def require_joined(self, patience_seconds: float = 2.0) -> None:
-        """RollCallError where no process has said hello by then: the boot line did not run."""
-        if not _becomes_true(lambda: bool(self.roll.entries), patience_seconds):
+        """RollCallError where no process of a run with bindings has said hello by then.
+
+        The boot line did not run.
+        """
+        if self.roll.bindings and not _becomes_true(
+            lambda: bool(self.roll.entries), patience_seconds
+        ):
             raise RollCallError(
                 "No process of the run joined the roll call: nothing was bound in any.",
                 expected="a Python whose site-packages hold miles_periodic_boot.pth",

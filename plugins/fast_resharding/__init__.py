@@ -10,7 +10,8 @@ model_config       the sizes of a model, from its config.json
 origin             names and element types of the model that training started from
 families           models as tables of names and splits
 matching           which rule each tensor falls under
-planner            targets, each with what fills it
+targets            tensors to write, and what fills each
+planner            from metadata and rules to targets, or an error
 quantising         matrices in blocks of FP8
 shard_layout       headers, index and byte ranges, before a tensor is read
 tasks              stretches of shards for workers
@@ -20,7 +21,8 @@ worker             runs tasks, checks what was written
 local_workers      threads of this process
 ray_workers        actors over Ray
 staging            lock, journal, one rename
-naming             the first few of many names, for errors
+beside_shards      the target's other files: config, manifest, what is carried over
+first_few          many names in an error: the first few
 settings           what a user can set, and the sizes
 feature            the hooks: exports of a run
 """

@@ -57,8 +57,13 @@ def tiling_fault(shape: Sequence[int], boxes: Sequence[Box]) -> str:
     return f"{missing:,} of {prod(shape):,} elements are missing" if missing else ""
 
 
-def _overlap(boxes: Sequence[Box], num_axes: int, axis: int = 0, uncut: int = 0):
-    """Two boxes that share an element, or None."""
+def _overlap(
+    boxes: Sequence[Box], num_axes: int, axis: int = 0, uncut: int = 0
+) -> tuple[Box, Box] | None:
+    """Two boxes that share an element, or None.
+
+    uncut: axes in a row along which nothing could be cut.
+    """
     if len(boxes) < 2:
         return None
     if uncut == num_axes:
@@ -85,7 +90,7 @@ def _slabs(boxes: Sequence[Box], axis: int) -> list[list[Box]]:
     return slabs
 
 
-def _overlapping_pair(boxes: Sequence[Box]):
+def _overlapping_pair(boxes: Sequence[Box]) -> tuple[Box, Box] | None:
     for number, one in enumerate(boxes):
         for other in boxes[:number]:
             if one.intersection(other):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import operator
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
@@ -98,7 +99,7 @@ def checkpoint_folder(source: Path) -> Path:
         return source
     latest = source / LATEST
     if latest.is_file():
-        word = latest.read_text(encoding="utf-8").strip()
+        word = latest.read_text(encoding="utf-8", errors="replace").strip()
         folder = source / (f"iter_{int(word):07d}" if word.isdecimal() else word)
         if (folder / METADATA).is_file():
             return folder
@@ -134,8 +135,9 @@ def read_checkpoint(source: Path) -> Checkpoint:
 
 
 def check_whole(checkpoint: Checkpoint, keys: Iterable[str]) -> None:
-    """Refuse tensors whose chunks leave a gap, overlap or reach beyond the end of a file."""
+    """Refuse tensors whose chunks leave a gap, overlap, lie in one place or beyond a file's end."""
     ends: dict[str, int] = {}
+    places: set[tuple[str, int]] = set()
     for key in keys:
         tensor = checkpoint.tensors[key]
         fault = tiling_fault(tensor.shape, [chunk.box for chunk in tensor.chunks])
@@ -148,9 +150,25 @@ def check_whole(checkpoint: Checkpoint, keys: Iterable[str]) -> None:
                 remedy="Write the checkpoint again; a rank's part of it is missing or doubled.",
             )
         for chunk in tensor.chunks:
+            place = (chunk.file, chunk.item_offset)
+            if place in places:
+                raise _shared(checkpoint, key, chunk)
+            places.add(place)
             ends[chunk.file] = max(ends.get(chunk.file, 0), chunk.item_offset + chunk.item_bytes)
     for file, end in sorted(ends.items()):
         _check_length(checkpoint.folder / file, end)
+
+
+def _shared(checkpoint: Checkpoint, key: str, chunk: Chunk) -> PeriodicError:
+    return PeriodicError(
+        f"The chunk of {key} at {list(chunk.box.offsets)} lies where another chunk does.",
+        feature=SLUG,
+        tree=str(checkpoint.folder),
+        target=key,
+        expected="a place of its own for every chunk",
+        found=f"{chunk.file} from byte {chunk.item_offset:,} for two of them",
+        remedy="Write the checkpoint again; its metadata are damaged.",
+    )
 
 
 def _check_length(path: Path, end: int) -> None:
@@ -203,11 +221,15 @@ def _tensor(key: str, entry: Record, places: Mapping) -> SourceTensor:
     properties = entry.get("properties")
     name = properties.get("dtype") or properties.get("state")[0]
     chunks = tuple(_chunk(key, chunk, places) for chunk in entry.get("chunks"))
-    return SourceTensor(key, tuple(entry.get("size")), element_type(name, key), chunks)
+    return SourceTensor(key, _numbers(entry.get("size")), element_type(name, key), chunks)
+
+
+def _numbers(values: Iterable) -> tuple[int, ...]:
+    return tuple(operator.index(value) for value in values)
 
 
 def _chunk(key: str, chunk: Record, places: Mapping) -> Chunk:
-    offsets = tuple(chunk.get("offsets"))
+    offsets = _numbers(chunk.get("offsets"))
     place = places.get((key, offsets))
     if place is None:
         raise PeriodicError(
@@ -224,5 +246,8 @@ def _chunk(key: str, chunk: Record, places: Mapping) -> Chunk:
             found=str(list(place.get("transform_descriptors"))),
             remedy="Save the checkpoint without compression.",
         )
-    box = Box(offsets, tuple(chunk.get("sizes")))
-    return Chunk(box, place.get("relative_path"), place.get("offset"), place.get("length"))
+    start, num_bytes = _numbers((place.get("offset"), place.get("length")))
+    file = place.get("relative_path")
+    if not isinstance(file, str) or start < 0 or num_bytes < 1:
+        raise ValueError(f"{num_bytes} bytes from {start} of {file!r} are no item of a file")
+    return Chunk(Box(offsets, _numbers(chunk.get("sizes"))), file, start, num_bytes)

@@ -8,14 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from miles_periodic.hooks import Feature, PeriodicError, hookimpl
+from miles_periodic.hooks.conflicts import Conflict, refuse_conflicts
 from miles_periodic.plugins.fast_resharding.families.known import all_families, family_of
 from miles_periodic.plugins.fast_resharding.model_config import ModelConfig, read_config
 from miles_periodic.plugins.fast_resharding.settings import SLUG, FastReshardingSettings
 
 logger = logging.getLogger(__name__)
 
-#: Options of Miles and Megatron, and the only value of each whose saves can be converted.
-_ONLY = (("--train-backend", "megatron"), ("--ckpt-format", "torch_dist"), ("--lora-rank", 0))
+CONFLICTS = (
+    Conflict("train_backend", "only Megatron's checkpoints are converted", "megatron"),
+    Conflict("ckpt_format", "only torch_dist checkpoints are converted", "torch_dist"),
+    Conflict("lora_rank", "adapters are not converted", 0),
+)
 _ROLLOUT = "{rollout_id"
 
 
@@ -33,8 +37,7 @@ class FastResharding(Feature):
         pattern = arguments.get("save_hf")
         if pattern is None:
             return None
-        for option, expected in _ONLY:
-            _check(option, expected, arguments.get(option.strip("-").replace("-", "_"), expected))
+        refuse_conflicts(SLUG, CONFLICTS, arguments)
         if _ROLLOUT not in pattern:
             raise PeriodicError(
                 "Every export of the run would have the same name.",
@@ -82,15 +85,3 @@ def _left_out(config: ModelConfig, arguments: Mapping[str, Any]) -> dict[str, An
     if config.num_extra_layers and not arguments.get("mtp_num_layers"):
         return {"num_nextn_predict_layers": 0}
     return {}
-
-
-def _check(option: str, expected: Any, found: Any) -> None:
-    if found != expected:
-        raise PeriodicError(
-            f"Only saves with {option} {expected} are converted.",
-            feature=SLUG,
-            target=option,
-            expected=str(expected),
-            found=str(found),
-            remedy=f"Use {option} {expected}, or take the feature out with -{SLUG}.",
-        )

@@ -10,7 +10,7 @@ from miles_periodic.hooks.errors import PeriodicError
 from miles_periodic.hooks.nearest_name import did_you_mean
 from miles_periodic.plugins.fast_resharding.dcp_checkpoint import Checkpoint, SourceTensor
 from miles_periodic.plugins.fast_resharding.families.table import Rule
-from miles_periodic.plugins.fast_resharding.naming import some
+from miles_periodic.plugins.fast_resharding.first_few import first_few
 from miles_periodic.plugins.fast_resharding.settings import SLUG
 
 NO_WEIGHTS = (
@@ -66,13 +66,14 @@ def match_sources(
 
     ignore: further patterns of whole keys that are no weights.
     """
-    no_weights = re.compile("|".join((*NO_WEIGHTS, *map(_pattern, ignore))))
+    no_weights = (re.compile("|".join(NO_WEIGHTS)), *map(_pattern, ignore))
     ignored, matches, unknown = [], [], []
     for key in (*sorted(checkpoint.tensors), *checkpoint.objects):
-        found = [] if key in checkpoint.objects else list(_matches(checkpoint.tensors[key], rules))
+        source = checkpoint.tensors.get(key)
+        found = [] if source is None else list(_matches(source, rules))
         if len(found) > 1:
             raise _ambiguous(key, found)
-        if no_weights.fullmatch(key):
+        if any(pattern.fullmatch(key) for pattern in no_weights):
             ignored.append(key)
         elif found:
             matches.append(_checked(found[0], checkpoint))
@@ -83,16 +84,15 @@ def match_sources(
     return Matched(tuple(matches), tuple(k for k in ignored if k in checkpoint.tensors))
 
 
-def _pattern(text: str) -> str:
+def _pattern(text: str) -> re.Pattern[str]:
     try:
-        re.compile(text)
+        return re.compile(text)
     except re.error as error:
         raise PeriodicError(
             f"{text!r} is no regular expression: {error}.",
             feature=SLUG,
             remedy="Give --ignore a pattern for whole keys.",
         ) from error
-    return f"(?:{text})"
 
 
 def _matches(source: SourceTensor, rules: Sequence[Rule]) -> Iterator[Match]:
@@ -145,7 +145,8 @@ def _ambiguous(key: str, found: Sequence[Match]) -> PeriodicError:
 def _unknown(unknown: Sequence[str], checkpoint: Checkpoint, rules: Sequence[Rule]):
     sources = {rule.source for rule in rules}
     return PeriodicError(
-        f"The checkpoint has {len(unknown)} keys that the family does not know: {some(unknown)}.",
+        f"The checkpoint has {len(unknown)} keys that the family does not know: "
+        f"{first_few(unknown)}.",
         feature=SLUG,
         tree=str(checkpoint.folder),
         target=unknown[0],

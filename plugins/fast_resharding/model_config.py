@@ -61,6 +61,13 @@ class ModelConfig:
             raise self._wrong(name, "true or false")
         return value
 
+    def layers(self, name: str) -> frozenset[int]:
+        """Numbers of layers; none where the file does not say."""
+        value = self.values.get(name) or []
+        if not isinstance(value, list) or not all(type(number) is int for number in value):
+            raise self._wrong(name, "a list of numbers of layers")
+        return frozenset(value)
+
     @property
     def num_layers(self) -> int:
         return self.size("num_hidden_layers")

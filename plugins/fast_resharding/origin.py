@@ -53,8 +53,11 @@ def read_origin(folder: Path) -> Origin:
 
 def _weight_map(index: Path) -> dict[str, str]:
     try:
-        return dict(json.loads(index.read_text(encoding="utf-8"))["weight_map"])
-    except (KeyError, TypeError, ValueError) as error:
+        weight_map = dict(json.loads(index.read_text(encoding="utf-8"))["weight_map"])
+        if not all(isinstance(file, str) for file in weight_map.values()):
+            raise TypeError("a file's name that is no text")
+        return weight_map
+    except (KeyError, OSError, TypeError, ValueError) as error:
         raise PeriodicError(
             f"{index} is no index of safetensors files.",
             feature=SLUG,
@@ -65,17 +68,19 @@ def _weight_map(index: Path) -> dict[str, str]:
 
 def read_header(path: Path) -> dict[str, dict]:
     """The entries of a safetensors file by name, without its `__metadata__`."""
-    with path.open("rb") as file:
-        size = int.from_bytes(file.read(8), "little")
-        text = file.read(size) if size <= _LARGEST_HEADER_BYTES else b""
     try:
-        entries = json.loads(text)
+        with path.open("rb") as file:
+            size = int.from_bytes(file.read(8), "little")
+            text = file.read(size) if size <= _LARGEST_HEADER_BYTES else b""
+        entries = dict(json.loads(text))
         entries.pop("__metadata__", None)
-    except (ValueError, AttributeError) as error:
+        if not all(isinstance(entry["dtype"], str) for entry in entries.values()):
+            raise TypeError("an element type that is no name")
+    except (KeyError, OSError, TypeError, ValueError) as error:
         raise PeriodicError(
             f"{path} is no safetensors file.",
             feature=SLUG,
-            found=f"a header of {size:,} bytes that does not parse",
+            found=f"{type(error).__name__}: {error}",
             remedy="Give --config a folder with whole files, or with no weights at all.",
         ) from error
     return entries

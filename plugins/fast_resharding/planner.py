@@ -8,80 +8,30 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import inf, prod
+from math import inf
 
 from miles_periodic.hooks.errors import PeriodicError
 from miles_periodic.plugins.fast_resharding.dcp_checkpoint import Checkpoint, check_whole
 from miles_periodic.plugins.fast_resharding.element_types import ElementType, element_type
-from miles_periodic.plugins.fast_resharding.families.table import Family, Part, Rule, Stacked
+from miles_periodic.plugins.fast_resharding.families.table import Family, Part, Rule
+from miles_periodic.plugins.fast_resharding.first_few import first_few
 from miles_periodic.plugins.fast_resharding.matching import Match, match_sources
 from miles_periodic.plugins.fast_resharding.model_config import ModelConfig
-from miles_periodic.plugins.fast_resharding.naming import some
 from miles_periodic.plugins.fast_resharding.origin import Origin
-from miles_periodic.plugins.fast_resharding.quantising import (
-    QUANTISED,
-    SCALE,
-    check_scheme,
-    num_blocks,
-)
+from miles_periodic.plugins.fast_resharding.quantising import check_scheme
 from miles_periodic.plugins.fast_resharding.settings import SLUG
+from miles_periodic.plugins.fast_resharding.targets import Piece, Target, quantised
 
 FROM_ORIGIN = "origin"
 FROM_SOURCE = "source"
 
 
 @dataclass(frozen=True)
-class Piece:
-    """Rows `start` to `start + rows` of each of a source's groups.
+class SourceBytes:
+    """What becomes of the bytes of a checkpoint's tensors.
 
-    lead: indices on the source's stacked axes. stacked, expert: where it lies in a target that
-    holds all experts; both None where the piece alone is the target.
-    """
-
-    source: str
-    lead: tuple[int, ...]
-    groups: int
-    group_rows: int
-    start: int
-    rows: int
-    stacked: Stacked | None = None
-    expert: int | None = None
-
-
-@dataclass(frozen=True)
-class Scales:
-    """What a quantised target is multiplied with, block by block: a tensor beside it."""
-
-    name: str
-    shape: tuple[int, int]
-
-    @property
-    def num_bytes(self) -> int:
-        return prod(self.shape) * SCALE.itemsize
-
-
-@dataclass(frozen=True)
-class Target:
-    """One tensor to write, and what belongs to it."""
-
-    name: str
-    shape: tuple[int, ...]
-    element: ElementType
-    source_element: ElementType
-    pieces: tuple[Piece, ...]
-    scales: Scales | None = None
-
-    @property
-    def num_bytes(self) -> int:
-        return prod(self.shape) * self.element.itemsize
-
-
-@dataclass(frozen=True)
-class Reading:
-    """What a conversion does with the bytes of a checkpoint's tensors.
-
-    converted_bytes: become targets. padding_bytes: rows beyond the vocabulary. ignored_bytes: a
-    trainer's state.
+    converted_bytes: they become targets. padding_bytes: rows beyond the vocabulary.
+    ignored_bytes: a trainer's state.
     """
 
     converted_bytes: int
@@ -94,7 +44,7 @@ class Plan:
     """targets: in the order in which shards hold them, the same for every parallel layout."""
 
     targets: tuple[Target, ...]
-    reading: Reading
+    source_bytes: SourceBytes
 
 
 @dataclass(frozen=True)
@@ -147,7 +97,7 @@ def plan_targets(
         check_scheme(quantize)
         targets = [quantised(t) if wanted[t.name].quantises else t for t in targets]
         _check_quantised(targets, family)
-    return Plan(tuple(targets), _reading(checkpoint, matched.matches, matched.ignored))
+    return Plan(tuple(targets), _source_bytes(checkpoint, matched.matches, matched.ignored))
 
 
 def _wanted(rules: Sequence[Rule], origin: Origin) -> dict[str, _Wanted]:
@@ -165,7 +115,10 @@ def _wanted(rules: Sequence[Rule], origin: Origin) -> dict[str, _Wanted]:
     return wanted
 
 
-def _names(rule, part, layer, expert, origin, order) -> Iterator[tuple[str, _Wanted]]:
+def _names(
+    rule: Rule, part: Part, layer: int | None, expert: int | None, origin: Origin, order: tuple
+) -> Iterator[tuple[str, _Wanted]]:
+    """The target that a part is, then its copies where the origin has them."""
     name, shape = rule.target(part, layer, expert), rule.target_shape(part)
     yield name, _Wanted(order, shape, part.element, quantises=part.quantises)
     for copy in part.copies:
@@ -222,7 +175,8 @@ def _check_filled(
             missing.append(name)
     if missing:
         raise PeriodicError(
-            f"The checkpoint does not fill {len(missing)} tensors of the model: {some(missing)}.",
+            f"The checkpoint does not fill {len(missing)} tensors of the model: "
+            f"{first_few(missing)}.",
             feature=SLUG,
             tree=str(checkpoint.folder),
             target=missing[0],
@@ -256,7 +210,7 @@ def _check_against_origin(
     ):
         if names:
             raise PeriodicError(
-                f"The model that training started from {problem}: {some(sorted(names))}.",
+                f"The model that training started from {problem}: {first_few(sorted(names))}.",
                 feature=SLUG,
                 tree=str(config.folder),
                 target=min(names),
@@ -310,13 +264,6 @@ def _check_quantised(targets: Sequence[Target], family: Family) -> None:
         )
 
 
-def quantised(target: Target) -> Target:
-    """The target in blocks of FP8, with its scales."""
-    rows, columns = target.shape
-    scales = Scales(f"{target.name}_scale_inv", num_blocks(rows, columns))
-    return replace(target, element=QUANTISED, scales=scales)
-
-
 def _element(
     name: str,
     wanted: _Wanted,
@@ -334,11 +281,13 @@ def _element(
     return config.element if dtype == FROM_ORIGIN else element_type(dtype, "--dtype")
 
 
-def _reading(checkpoint: Checkpoint, matches: Sequence[Match], ignored: Sequence[str]) -> Reading:
+def _source_bytes(
+    checkpoint: Checkpoint, matches: Sequence[Match], ignored: Sequence[str]
+) -> SourceBytes:
     total = sum(match.source.num_bytes for match in matches)
     padding = sum(_padding_bytes(match) for match in matches if match.rule.padded)
     left_out = sum(checkpoint.tensors[key].num_bytes for key in ignored)
-    return Reading(total - padding, padding, left_out)
+    return SourceBytes(total - padding, padding, left_out)
 
 
 def _padding_bytes(match: Match) -> int:

@@ -31,6 +31,11 @@ CONFIG_ENTRY = {
 }
 
 
+#: Keys of a config, and files beside it, that say how a model's weights were quantised.
+QUANTISATIONS = ("quantization_config", "compression_config")
+QUANTISATION_FILES = ("hf_quant_config.json", "quant_config.json", "quantize_config.json")
+
+
 def check_scheme(name: str) -> None:
     if name not in SCHEMES:
         raise PeriodicError(

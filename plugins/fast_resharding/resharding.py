@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from miles_periodic.plugins.fast_resharding.beside_shards import (
+    MANIFEST,
+    files_to_carry,
+    manifest,
+    published_config,
+)
 from miles_periodic.plugins.fast_resharding.conversion import stored_bytes
 from miles_periodic.plugins.fast_resharding.dcp_checkpoint import Checkpoint, read_checkpoint
 from miles_periodic.plugins.fast_resharding.families.known import all_families, family_of
@@ -21,14 +25,12 @@ from miles_periodic.plugins.fast_resharding.local_workers import LocalWorkers
 from miles_periodic.plugins.fast_resharding.model_config import CONFIG, ModelConfig, read_config
 from miles_periodic.plugins.fast_resharding.origin import read_origin
 from miles_periodic.plugins.fast_resharding.planner import FROM_ORIGIN, Plan, plan_targets
-from miles_periodic.plugins.fast_resharding.quantising import CONFIG_ENTRY
 from miles_periodic.plugins.fast_resharding.settings import SHARD_BYTES, TASK_BYTES, UNIT_BYTES
 from miles_periodic.plugins.fast_resharding.shard_layout import Layout, lay_out
-from miles_periodic.plugins.fast_resharding.staging import Staging, files_to_carry
-from miles_periodic.plugins.fast_resharding.tasks import Task, make_tasks
+from miles_periodic.plugins.fast_resharding.staging import Staging
+from miles_periodic.plugins.fast_resharding.tasks import Task, Unit, make_tasks
 from miles_periodic.plugins.fast_resharding.worker import memory_bound_bytes
 
-MANIFEST = "reshard.json"
 #: Threads of a conversion in one process; more do not read faster from one disk.
 MOST_THREADS = 4
 
@@ -126,9 +128,9 @@ def reshard(
         (shard_bytes, unit_bytes, task_bytes),
     )
     with Staging(target, replace=replace) as staging:
-        known = staging.begin(work.layout, _fingerprint(work), resume=resume)
+        recorded = staging.begin(work.layout, _fingerprint(work), resume=resume)
         with _workers(work, staging, workers, address) as pool:
-            results = _convert(work, pool, staging, known, on_progress)
+            results = _convert(work, pool, staging, recorded, on_progress)
             if verify:
                 pool.forget()
                 staging.check_headers(work.layout)
@@ -168,11 +170,20 @@ def _fingerprint(work: _Work) -> dict[str, Any]:
         "checkpoint": work.checkpoint.digest,
         "files": [[name, state.st_size, state.st_mtime_ns] for name, state in states],
         "target tensors": headers.hexdigest(),
+        "sources of target tensors": _digest_of_pieces(work),
         "tasks": [len(task.units) for task in work.tasks],
     }
 
 
-def _units(work: _Work):
+def _digest_of_pieces(work: _Work) -> str:
+    """The same rows of a source are other heads' under another config of the same shapes."""
+    pieces = hashlib.sha256()
+    for target in work.plan.targets:
+        pieces.update(repr((target.name, target.source_element.name, target.pieces)).encode())
+    return pieces.hexdigest()
+
+
+def _units(work: _Work) -> Iterator[Unit]:
     return (unit for task in work.tasks for unit in task.units)
 
 
@@ -190,6 +201,8 @@ def _workers(
 
 @dataclass
 class _Results:
+    """What the tasks came to. checksums: of each task's units, by the task's number."""
+
     checksums: dict[int, Sequence[str]]
     read_bytes: int = 0
     copied_bytes: int = 0
@@ -200,10 +213,10 @@ def _convert(
     work: _Work,
     pool: Any,
     staging: Staging,
-    known: Mapping[int, Sequence[str]],
+    recorded: Mapping[int, Sequence[str]],
     on_progress: Callable[[Progress], None],
 ) -> _Results:
-    results = _Results(_still_there(work, pool, known, on_progress))
+    results = _Results(_still_there(work, pool, recorded, on_progress))
     left = [task for task in work.tasks if task.number not in results.checksums]
     done = results.resumed_bytes = work.total_bytes - sum(task.num_bytes for task in left)
     on_progress(Progress("converting", done, work.total_bytes))
@@ -220,18 +233,18 @@ def _convert(
 def _still_there(
     work: _Work,
     pool: Any,
-    known: Mapping[int, Sequence[str]],
+    recorded: Mapping[int, Sequence[str]],
     on_progress: Callable[[Progress], None],
 ) -> dict[int, Sequence[str]]:
-    """Of what an earlier run says it has done, what the shards really hold."""
-    claimed = [t for t in work.tasks if len(known.get(t.number, ())) == len(t.units)]
+    """Of what an earlier run has recorded as done, what the shards really hold."""
+    claimed = [t for t in work.tasks if len(recorded.get(t.number, ())) == len(t.units)]
     total, done, there = sum(task.num_bytes for task in claimed), 0, {}
-    for place, holds in pool.each("written", [(t, known[t.number]) for t in claimed]):
+    for place, holds in pool.each("written", [(t, recorded[t.number]) for t in claimed]):
         task = claimed[place]
         done += task.num_bytes
         on_progress(Progress("reading back", done, total))
         if holds:
-            there[task.number] = known[task.number]
+            there[task.number] = recorded[task.number]
     return there
 
 
@@ -249,46 +262,15 @@ def _verify(
 
 
 def _write_rest(work: _Work, staging: Staging, checksums: Mapping[int, Sequence[str]]) -> None:
+    """All files of the target but its shards."""
     for path in files_to_carry(work.config.folder):
         staging.carry(path)
-    staging.write(CONFIG, _published_config(work))
+    staging.write(CONFIG, published_config(work.config, work.plan.targets))
     index = work.layout.index()
     if index:
         staging.write(*index)
-    staging.write(MANIFEST, json.dumps(_manifest(work, checksums)).encode())
-
-
-def _published_config(work: _Work) -> bytes:
-    """The config with what a user changed, and with the quantisation that was written, if any.
-
-    Its element type is the one that most of what is not quantised has.
-    """
-    values = {k: v for k, v in work.config.values.items() if k != "quantization_config"}
-    sizes: Counter[str] = Counter()
-    for target in work.plan.targets:
-        sizes[target.element.name] += 0 if target.scales else target.num_bytes
-        if target.scales:
-            values["quantization_config"] = CONFIG_ENTRY
-    (most, _), *_ = sizes.most_common(1)
-    values["torch_dtype" if "torch_dtype" in values else "dtype"] = most
-    return (json.dumps(values, indent=2) + "\n").encode()
-
-
-def _manifest(work: _Work, checksums: Mapping[int, Sequence[str]]) -> dict[str, Any]:
-    """Every shard's stretches: [[[first byte, bytes], …], XXH3-64 of them together]."""
-    shards: dict[str, dict[str, Any]] = {
-        shard.name: {"bytes": shard.num_bytes, "stretches": []} for shard in work.layout.shards
-    }
-    for task in work.tasks:
-        for unit, found in zip(task.units, checksums[task.number], strict=True):
-            shards[unit.shard]["stretches"].append([unit.extents, found])
-    return {
-        "schema": 1,
-        "source": str(work.checkpoint.folder),
-        "checkpoint": work.checkpoint.digest,
-        "family": work.family.name,
-        "shards": shards,
-    }
+    told = manifest(work.checkpoint, work.family, work.layout, work.tasks, checksums)
+    staging.write(MANIFEST, told)
 
 
 def _report(
@@ -304,7 +286,7 @@ def _report(
         num_tasks=len(work.tasks),
         num_workers=num_workers,
         target_bytes=work.layout.tensor_bytes,
-        **asdict(work.plan.reading),
+        **asdict(work.plan.source_bytes),
         read_bytes=results.read_bytes,
         copied_bytes=results.copied_bytes,
         resumed_bytes=results.resumed_bytes,

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from miles_periodic.plugins.fast_resharding.element_types import ElementType
 from miles_periodic.plugins.fast_resharding.origin import INDEX, SINGLE
-from miles_periodic.plugins.fast_resharding.planner import Target
 from miles_periodic.plugins.fast_resharding.quantising import SCALE
+from miles_periodic.plugins.fast_resharding.targets import Target
 
 _ALIGNMENT = 8
 

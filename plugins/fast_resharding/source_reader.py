@@ -57,7 +57,7 @@ class SourceReader:
         raw = self._locate(key, chunk, element)
         order = raw.axes_by_stride
         self.counters.requested_bytes += out.nbytes
-        self._dense(
+        self._read_dense(
             chunk,
             chunk.item_offset + raw.start,
             [raw.sizes[axis] for axis in order],
@@ -71,7 +71,7 @@ class SourceReader:
             self._raw.move_to_end(item)
             return self._raw[item]
         where = f"{key} in {chunk.file}"
-        raw = locate(lambda a, n: self._bytes(chunk, a, n), chunk.item_bytes, where)
+        raw = locate(lambda a, n: self._read_bytes(chunk, a, n), chunk.item_bytes, where)
         found = (raw.element.name, raw.sizes)
         if found != (element, chunk.box.sizes) or not raw.is_dense:
             raise PeriodicError(
@@ -87,7 +87,7 @@ class SourceReader:
             self._raw.popitem(last=False)
         return raw
 
-    def _dense(
+    def _read_dense(
         self,
         chunk: Chunk,
         start: int,
@@ -102,30 +102,32 @@ class SourceReader:
         row_bytes = prod(sizes[1:]) * out.itemsize
         start += offsets[0] * row_bytes
         if tuple(sizes[1:]) == out.shape[1:] and out.flags.c_contiguous:
-            self._into(chunk, start, memoryview(out.reshape(-1)).cast("B"))
+            self._read_into(chunk, start, memoryview(out.reshape(-1)).cast("B"))
         elif tuple(sizes[1:]) == out.shape[1:] and row_bytes <= SCRATCH_BYTES:
-            self._through_scratch(chunk, start, row_bytes, out)
+            self._read_through_scratch(chunk, start, row_bytes, out)
         else:
             for row in range(out.shape[0]):
-                self._dense(chunk, start + row * row_bytes, sizes[1:], offsets[1:], out[row])
+                self._read_dense(chunk, start + row * row_bytes, sizes[1:], offsets[1:], out[row])
 
-    def _through_scratch(self, chunk: Chunk, start: int, row_bytes: int, out: np.ndarray) -> None:
+    def _read_through_scratch(
+        self, chunk: Chunk, start: int, row_bytes: int, out: np.ndarray
+    ) -> None:
         if self._scratch is None:
             self._scratch = np.empty(SCRATCH_BYTES, np.uint8)
         step = max(1, SCRATCH_BYTES // row_bytes)
         for first in range(0, out.shape[0], step):
             rows = out[first : first + step]
             part = self._scratch[: rows.nbytes]
-            self._into(chunk, start + first * row_bytes, memoryview(part))
+            self._read_into(chunk, start + first * row_bytes, memoryview(part))
             rows[...] = part.view(out.dtype).reshape(rows.shape)
             self.counters.copied_bytes += rows.nbytes
 
-    def _bytes(self, chunk: Chunk, offset: int, num_bytes: int) -> bytes:
+    def _read_bytes(self, chunk: Chunk, offset: int, num_bytes: int) -> bytes:
         data = bytearray(num_bytes)
-        self._into(chunk, chunk.item_offset + offset, memoryview(data))
+        self._read_into(chunk, chunk.item_offset + offset, memoryview(data))
         return bytes(data)
 
-    def _into(self, chunk: Chunk, position: int, out: memoryview) -> None:
+    def _read_into(self, chunk: Chunk, position: int, out: memoryview) -> None:
         file, done = self._open(chunk.file), 0
         while done < len(out):
             got = self._pread(file, out[done:], position + done, chunk)

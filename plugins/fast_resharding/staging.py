@@ -13,7 +13,7 @@ import json
 import os
 import shutil
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +55,7 @@ class Staging:
             self.target.parent.mkdir(parents=True, exist_ok=True)
             self.folder.mkdir(exist_ok=True)
             self._take_lock()
+            self._put_back()
         except OSError as error:
             self.__exit__()
             raise write_error(self.folder, error) from error
@@ -65,7 +66,9 @@ class Staging:
 
     def __exit__(self, *_exception: object) -> None:
         if self._journal is not None:
-            self._journal.close()
+            # What could not be written was an error when it was recorded.
+            with contextlib.suppress(OSError):
+                self._journal.close()
         if self._lock is not None:
             os.close(self._lock)
 
@@ -75,18 +78,18 @@ class Staging:
         plan: what the bytes of every task depend on. Raises PeriodicError where something is left
         of an earlier run and `resume` is off, or its plan was another one.
         """
-        left = self.folder / _PLAN
+        plan_file = self.folder / _PLAN
         if self._replace and not resume:
-            left.unlink(missing_ok=True)
-        if left.exists() and not resume:
+            plan_file.unlink(missing_ok=True)
+        if plan_file.exists() and not resume:
             raise PeriodicError(
                 f"An earlier run has left {self.folder} unfinished.",
                 feature=SLUG,
                 remedy="Go on with it with --resume, or remove that folder.",
             )
         try:
-            if left.exists():
-                self._check_plan(left, plan)
+            if plan_file.exists():
+                self._check_plan(plan_file, plan)
             else:
                 shutil.rmtree(self.content, ignore_errors=True)
                 (self.folder / _JOURNAL).unlink(missing_ok=True)
@@ -94,7 +97,7 @@ class Staging:
             self.content.mkdir(exist_ok=True)
             for shard in layout.shards:
                 _make_shard(self.content / shard.name, shard.header, shard.num_bytes)
-            _write_whole(left, json.dumps(plan).encode())
+            _write_whole(plan_file, json.dumps(plan).encode())
             done = self._read_journal()
             self._journal = (self.folder / _JOURNAL).open("a", encoding="utf-8")
             # An empty line ends one that a kill has cut off.
@@ -176,6 +179,12 @@ class Staging:
                 os.rename(before, self.target)
             raise
 
+    def _put_back(self) -> None:
+        """What a kill between the two renames of `_rename` has left without its name."""
+        before = self.folder / _BEFORE
+        if before.exists() and not os.path.lexists(self.target):
+            os.rename(before, self.target)
+
     def _take_lock(self) -> None:
         path = self.folder / _LOCK
         self._lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -256,15 +265,3 @@ def _sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def files_to_carry(folder: Path) -> Sequence[Path]:
-    """What a model's folder holds besides weights: tokenizer, templates, code, configs."""
-    return [
-        path
-        for path in sorted(folder.iterdir())
-        if path.is_file()
-        and not path.name.startswith(".")
-        and path.suffix in {".json", ".jinja", ".model", ".py", ".tiktoken", ".txt"}
-        and not path.name.endswith(".index.json")
-    ]

@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 from miles_periodic.plugins.fast_resharding.boxes import Box
 from miles_periodic.plugins.fast_resharding.dcp_checkpoint import Chunk, SourceTensor
-from miles_periodic.plugins.fast_resharding.planner import Piece, Target
 from miles_periodic.plugins.fast_resharding.quantising import BLOCK, SCALE
 from miles_periodic.plugins.fast_resharding.shard_layout import Layout, Shard
+from miles_periodic.plugins.fast_resharding.targets import Piece, Target
 
 
 class Segment(NamedTuple):

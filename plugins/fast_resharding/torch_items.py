@@ -22,6 +22,17 @@ ReadBytes = Callable[[int, int], bytes]
 """(offset in the item, number of bytes) to exactly that many bytes."""
 
 _END_BYTES = 4096
+#: What an archive or a description of a tensor raises whose bytes are not what was written.
+_NOT_AS_WRITTEN = (
+    zipfile.BadZipFile,
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    NotImplementedError,
+    OSError,
+    TypeError,
+    ValueError,
+)
 _LOCAL_HEADER_BYTES = 30
 _STORAGES = {
     "DoubleStorage": "float64",
@@ -72,17 +83,17 @@ def locate(read: ReadBytes, item_bytes: int, where: str) -> RawTensor:
     """The tensor of an item of `item_bytes`; `where` names the item in errors."""
     window = _Window(read, item_bytes)
     try:
-        members = {_short(i.filename): i for i in zipfile.ZipFile(window).infolist()}
-        pickled = _stored(window, members["data.pkl"])
-        order = _stored(window, members["byteorder"]) if "byteorder" in members else b"little"
-    except (zipfile.BadZipFile, KeyError, ValueError) as error:
+        members = {_member_name(i.filename): i for i in zipfile.ZipFile(window).infolist()}
+        pickled = _member_bytes(window, members["data.pkl"])
+        order = _member_bytes(window, members["byteorder"]) if "byteorder" in members else b"little"
+        if order.strip() != b"little":
+            raise _damaged(where, f"byte order {order!r}")
+        tensor = restricted_pickle.load(pickled, _BUILDERS, where=where, storage=_Storage)
+        if not isinstance(tensor, _Tensor):
+            raise _damaged(where, f"a {type(tensor).__name__} where a tensor belongs")
+        return _placed(window, tensor, members, where)
+    except _NOT_AS_WRITTEN as error:
         raise _damaged(where, f"{type(error).__name__}: {error}") from error
-    if order.strip() != b"little":
-        raise _damaged(where, f"byte order {order!r}")
-    tensor = restricted_pickle.load(pickled, _BUILDERS, where=where, storage=_Storage)
-    if not isinstance(tensor, _Tensor):
-        raise _damaged(where, f"a {type(tensor).__name__} where a tensor belongs")
-    return _placed(window, tensor, members, where)
 
 
 @dataclass(frozen=True)
@@ -137,18 +148,18 @@ def _placed(window: _Window, tensor: _Tensor, members: dict, where: str) -> RawT
     end = (tensor.offset + sum(spans) + 1) * element.itemsize if prod(tensor.sizes) else 0
     if member.compress_type != zipfile.ZIP_STORED or end > member.file_size:
         raise _damaged(where, f"{member.file_size:,} bytes of storage where {end:,} are needed")
-    start = _start(window, member) + tensor.offset * element.itemsize
+    start = _data_start(window, member) + tensor.offset * element.itemsize
     if start + end - tensor.offset * element.itemsize > window.size:
         raise _damaged(where, "a storage that reaches beyond the item")
     return RawTensor(start, element, tensor.sizes, tensor.strides)
 
 
-def _short(name: str) -> str:
+def _member_name(name: str) -> str:
     """A member's name without the archive's own name."""
     return name.partition("/")[2]
 
 
-def _start(window: _Window, member: zipfile.ZipInfo) -> int:
+def _data_start(window: _Window, member: zipfile.ZipInfo) -> int:
     """The first byte of a member's data: its local header has lengths of its own."""
     header = window.at(member.header_offset, _LOCAL_HEADER_BYTES)
     if header[:4] != b"PK\x03\x04":
@@ -157,10 +168,10 @@ def _start(window: _Window, member: zipfile.ZipInfo) -> int:
     return member.header_offset + _LOCAL_HEADER_BYTES + sum(lengths)
 
 
-def _stored(window: _Window, member: zipfile.ZipInfo) -> bytes:
+def _member_bytes(window: _Window, member: zipfile.ZipInfo) -> bytes:
     if member.compress_type != zipfile.ZIP_STORED:
         raise zipfile.BadZipFile(f"{member.filename} is compressed")
-    return window.at(_start(window, member), member.file_size)
+    return window.at(_data_start(window, member), member.file_size)
 
 
 def _damaged(where: str, found: str) -> PeriodicError:

@@ -10,7 +10,10 @@ def parse_cpus(text: str) -> frozenset[int]:
     cpus: set[int] = set()
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
-        cpus |= set(range(int(first), int(last) + 1)) if dash else {int(first)}
+        numbers = range(int(first), int(last if dash else first) + 1)
+        if not numbers:
+            raise ValueError(f"{part.strip()!r} runs backwards")
+        cpus |= set(numbers)
     return frozenset(cpus)
 
 

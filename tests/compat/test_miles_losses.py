@@ -33,7 +33,7 @@ def computed(request, tmp_path_factory):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.parametrize("computed", ["wheel"], indirect=True)
+@pytest.mark.parametrize("computed", [("wheel", "injected")], ids="-".join, indirect=True)
 def test_the_binding_is_called_and_stands_on_file(computed):
     called = calls()["miles-rl-0.0.2"]["tests/compat/test_miles_losses.py"]
     assert set(computed["consulted"]) == called

@@ -107,7 +107,7 @@ def test_a_model_far_larger_than_the_memory_is_converted(tmp_path, model):
     assert same(written(tmp_path / "target"), before)
 
 
-def test_the_limit_of_that_test_is_one():
+def test_a_process_under_that_limit_cannot_hold_more():
     code = "import resource; resource.setrlimit(resource.RLIMIT_DATA, (1 << 25, 1 << 25)); "
     done = subprocess.run([sys.executable, "-c", code + "bytearray(1 << 26)"], capture_output=True)
     assert b"MemoryError" in done.stderr

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from xdist.scheduler import LoadScopeScheduling
 
-#: Every real test that is in no other list stands in this lane, behind the runs of the stack. That
-#: nothing is left running is asked when runs that are stopped and broken lie behind it.
+#: Every real test that is in no other list stands in this lane, behind the runs of the stack. Runs
+#: that are stopped or broken come first, so that what looks for leftovers looks after them.
 WHOLE_RUNS = "whole runs"
 RUNS = (
     "tests/real/test_broken_runs.py",

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import os
 from argparse import ArgumentParser
-from collections import Counter
 from pathlib import Path
 from unittest import mock
 
 import torch
-from lone_process import Member, join
+from lone_process import counts, join
 
-from miles_periodic.compat import boot
 from miles_periodic.compat.catalog import binding_names, bindings_named
 from miles_periodic.compat.cpu.megatron_alone import Rank
 from miles_periodic.compat.cpu.megatron_models import train, trainer
@@ -31,22 +29,12 @@ from miles_periodic.plugins.chunked_checkpoint_staging.settings import (
 STAGING_BYTES = 1 << 20
 
 
-class Counting(Member):
-    """Counts how often each binding is consulted."""
-
-    counts: Counter = Counter()
-
-    def count(self, name):
-        self.counts[name] += 1
-
-
 def before_import():
     tree = Tree.at("megatron", Path(os.environ["PYTHONPATH"].split(os.pathsep)[0]))
     settings = ChunkedCheckpointStagingSettings(staging_bytes=STAGING_BYTES)
     feature = FeatureReference.of(ChunkedCheckpointStaging, settings)
     bindings = bindings_named(binding_names(SLUG, "megatron", tree))
     join(RunManifest("run", "", "", (feature,), bindings))
-    boot._member = Counting(boot._member.manifest)
 
 
 def facts(rank: Rank) -> dict:
@@ -62,7 +50,7 @@ def facts(rank: Rank) -> dict:
     with torch.no_grad():
         load(trained, rank.folder / "iter_0000003", sharding="dp_reshardable")
     return {
-        "consulted": dict(Counting.counts),
+        "consulted": dict(counts),
         "changed": len(changed),
         "unequal": unequal(before, values(trained)),
         "compared": len(before),

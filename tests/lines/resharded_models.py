@@ -1,14 +1,10 @@
 """One rank of a real Megatron on the CPU: checkpoints of several models in several layouts.
 
 See compat/cpu/megatron_alone.py, which runs it. Two ranks write them, then one loads each and
-leaves the logits that Megatron computes. In Miles's own tree, Miles exports one, too. Shape legend:
-B samples, S positions, V vocabulary.
+leaves the logits that Megatron computes. Shape legend: B samples, S positions, V vocabulary.
 """
 
 from __future__ import annotations
-
-import os
-from importlib.util import find_spec
 
 import torch
 import torch.distributed as dist
@@ -106,16 +102,7 @@ def facts(rank: Rank) -> dict:
         dist.barrier()
         state = build(model, layout).sharded_state_dict(metadata=metadata or None)
         dist_checkpointing.save(state, str(folder))
-    exported = {}
-    if rank.world_size == 2 and find_spec("miles").origin.startswith(first_tree()):
-        from miles_export import exports
-
-        exported = exports(rank, build("llama", TENSOR))
-    return {"folder": str(rank.folder), **exported}
-
-
-def first_tree() -> str:
-    return os.environ["PYTHONPATH"].split(os.pathsep)[0]
+    return {"folder": str(rank.folder)}
 
 
 def load_and_run(name: str, rank: Rank) -> None:

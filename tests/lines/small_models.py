@@ -1,6 +1,10 @@
 """A small model in Hugging Face's form, and what a conversion of it has to give."""
 
+import pytest
 import torch
+
+from miles_periodic.hooks.errors import PeriodicError
+from miles_periodic.plugins.fast_resharding import reshard
 
 #: A model small enough to see through, with everything that makes a conversion hard.
 CONFIG = {
@@ -62,3 +66,14 @@ def same(found, expected):
     return found.keys() == expected.keys() and all(
         found[n].dtype == t.dtype and torch.equal(found[n], t) for n, t in expected.items()
     )
+
+
+#: Sizes with which even this model is several shards and many tasks.
+IN_MANY_TASKS = {"unit_bytes": 64, "task_bytes": 256, "shard_bytes": 2000}
+
+
+def refused(match, source, target, model_folder, **options):
+    """The conversion raises an error that matches, and leaves no target."""
+    with pytest.raises(PeriodicError, match=match):
+        reshard(source, target, config=model_folder, **options)
+    assert not target.exists()

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from cpu_runs import EXACT, run_on_cpu, slugs_of_a_rehearsal
 
 BIN = Path(sys.executable).parent
 LIMIT_SECONDS = 900
@@ -29,10 +30,22 @@ class Rehearsal:
         return (self.folder / "report.html").read_text(encoding="utf-8")
 
 
-def rehearse(folder: Path, *options: str, plugins="periodic", **environment) -> Rehearsal:
-    """Run the command as a user does, and keep what it wrote."""
+def rehearse(
+    folder: Path, *options: str, plugins="periodic", settings=None, **environment
+) -> Rehearsal:
+    """Run the command as a user does, and keep what it wrote.
+
+    settings: slug to what is set besides the defaults.
+    """
+    assignments = [
+        f"{slug}.{key}={value}"
+        for slug, table in (settings or {}).items()
+        for key, value in table.items()
+    ]
     command = [
-        BIN / "periodic", "--plugins", plugins, "rehearse", *options,
+        BIN / "periodic", "--plugins", plugins,
+        *(word for each in assignments for word in ("--plugin-set", each)),
+        "rehearse", *options,
         "--json", folder / "result.json", "--report", folder / "report.html",
         "--work-dir", folder / "work",
     ]  # fmt: skip
@@ -48,53 +61,23 @@ def rehearse(folder: Path, *options: str, plugins="periodic", **environment) -> 
 
 @pytest.fixture(scope="session")
 def rehearsal(tmp_path_factory) -> Rehearsal:
-    made = rehearse(tmp_path_factory.mktemp("rehearsal"), "--steps", "2")
+    """Whatever a run with these servers can have, in one that saves after each step."""
+    made = rehearse(
+        tmp_path_factory.mktemp("rehearsal"),
+        "--steps",
+        "2",
+        plugins="periodic:" + ",".join(sorted(slugs_of_a_rehearsal())),
+        settings=EXACT,
+    )
     assert made.done.returncode == 0, made.done.stdout + made.done.stderr
     return made
 
 
 @pytest.fixture
-def cpu_run(tmp_path, monkeypatch):
-    """`cpu_run(*slugs, shape=…, site=…)`: one run of the rehearsal's loop, and its outcome.
+def cpu_run(tmp_path):
+    """`cpu_run(*slugs, shape=…, site=…, settings=…)`: as `run_on_cpu`, in the test's folder."""
 
-    slugs: the features that are on. site: text of a `sitecustomize` for every process of the run.
-    settings: slug to what is set besides the defaults.
-    """
-    from miles_periodic.cli.rehearsal.one_run import run_once
-    from miles_periodic.cli.rehearsal.workspace import workspace
-    from miles_periodic.cli.selected import Selected
-    from miles_periodic.compat.catalog import bindings_named
-    from miles_periodic.compat.cpu import game, tiny_model
-    from miles_periodic.compat.cpu.flags import CpuRun, prompts_file
-    from miles_periodic.compat.plan import make_plan
-    from miles_periodic.compat.tree import Tree
-    from miles_periodic.plugins import features
-
-    def run(*slugs, shape=None, site="", settings=None):
-        shape = shape or CpuRun(num_rollouts=1)
-        on = tuple(feature for feature in features() if feature.slug in slugs)
-        chosen = {f.slug: f.settings_model(**(settings or {}).get(f.slug, {})) for f in on}
-        trees = {"miles": Tree.installed("miles")}
-        plan = make_plan(features(), slugs, trees, environment={}, settings=chosen)
-        decisions = [row.decision for row in plan.rows if row.upstream == "miles"]
-        names = {name for made in decisions for name in getattr(made, "bindings", ())}
-        (tmp_path / "site").mkdir()
-        (tmp_path / "site" / "sitecustomize.py").write_text(site, encoding="utf-8")
-        path = [str(tmp_path / "site"), *filter(None, [os.environ.get("PYTHONPATH")])]
-        monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path))
-        with workspace(tmp_path / "work") as space:
-            tiny_model.write(space.folder / "model")
-            (space.folder / "on").mkdir()
-            game.write_prompts(prompts_file(space.folder / "on"), shape.num_prompts)
-            return run_once(
-                "on",
-                Selected(on, chosen, ()),
-                bindings_named(names),
-                model=space.folder / "model",
-                folder=space.folder / "on",
-                ray=space.ray,
-                shape=shape,
-                on_phase=lambda phase: None,
-            )
+    def run(*slugs, **options):
+        return run_on_cpu(tmp_path / "work", slugs, **options)
 
     return run

@@ -27,11 +27,16 @@ class Server(JsonServer):
 
     def __init__(self, kv_use):
         self.kv_use = kv_use
+        self.num_reads = 0
         super().__init__()
 
     def get(self, path):
-        rank = {"num_running_reqs": 1, "num_waiting_reqs": 0, "token_usage": self.kv_use}
-        return {"loads": [rank]} if path.startswith("/v1/loads") else {"weight_version": "1"}
+        if not path.startswith("/v1/loads"):
+            return {"weight_version": "1"}
+        self.num_reads += 1
+        return {
+            "loads": [{"num_running_reqs": 1, "num_waiting_reqs": 0, "token_usage": self.kv_use}]
+        }
 
     def post(self, path, body):
         return {"server": self.url}
@@ -56,14 +61,25 @@ def test_miless_router_asks_it_for_the_server(site, tmp_path):
         bindings = bindings_named(("routing/request", "routing/server"))
         setup = RouterSetup([full.url, roomy.url], bindings, (reference,), path=(site,))
         with MilesRouterProcess(setup, tmp_path / "router.log") as router:
-            end = time.monotonic() + SETTLED_SECONDS
-            while answered_by(router) != roomy.url and time.monotonic() < end:
-                time.sleep(0.5)
+            answered_by(router)  # The first request starts the reading.
+            wait_until_read(full, roomy)
             assert [answered_by(router) for _ in range(6)] == [roomy.url] * 6
             full.kv_use, roomy.kv_use = 0.1, 0.95
-            while answered_by(router) != full.url and time.monotonic() < end:
-                time.sleep(0.5)
+            wait_until_read(full, roomy)
             assert [answered_by(router) for _ in range(6)] == [full.url] * 6
+
+
+def wait_until_read(*servers):
+    """Until the router knows what each server reports now.
+
+    A server's second reading from here on begins after the first one was taken in.
+    """
+    wanted = [(server, server.num_reads + 2) for server in servers]
+    end = time.monotonic() + SETTLED_SECONDS
+    while not all(server.num_reads >= count for server, count in wanted):
+        if time.monotonic() > end:
+            raise TimeoutError(f"Readings: {[server.num_reads for server in servers]}")
+        time.sleep(0.1)
 
 
 def answered_by(router):

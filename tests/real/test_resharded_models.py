@@ -10,8 +10,7 @@ from transformers import AutoModelForCausalLM
 
 from miles_periodic.plugins.fast_resharding import reshard
 
-#: The Megatron that Miles comes with, and the newest.
-LABELS = ["0.16.0rc0", "0.19.2"]
+LABELS = ["0.16.1", "0.19.2"]
 
 DENSE = {
     "hidden_size": 32,
@@ -65,15 +64,10 @@ CONFIGS = {
 }
 
 
-@pytest.fixture(scope="module")
-def facts_of(megatron_ranks):
-    return lambda label: megatron_ranks(label, "resharded_models.py", worlds=(2, 1))
-
-
 @pytest.fixture(scope="module", params=LABELS)
-def written(request, facts_of):
+def written(request, megatron_ranks):
     """The folders of checkpoints and of logits."""
-    facts = facts_of(request.param)
+    facts = megatron_ranks(request.param, "resharded_models.py", worlds=(2, 1))
     return tuple(Path(facts[world][0]["folder"]) for world in (2, 1))
 
 
@@ -90,27 +84,3 @@ def test_a_converted_model_computes_the_logits_that_megatron_computes(written, n
         logits = loaded.eval()(tokens()).logits
     expected = torch.load(logits_of / f"{name}.pt")
     torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)
-
-
-@pytest.fixture(scope="module")
-def exports(facts_of):
-    """What both ranks of a trainer of Miles saw."""
-    return facts_of("0.16.0rc0")[2]
-
-
-def test_the_export_of_miles_goes_through_the_binding_in_every_rank(exports):
-    assert [rank["consulted"] for rank in exports] == [{"checkpoint/export": 3}] * 2
-
-
-def test_an_export_is_there_for_every_rank_when_its_save_returns(exports):
-    first, again = zip(*(rank["norms"] for rank in exports), strict=True)
-    assert first[0] == first[1] and len(set(first[0])) > 1
-
-
-def test_a_rollout_that_is_saved_again_is_exported_again(exports):
-    assert all(set(rank["norms"][1]) == {0.25} for rank in exports)
-
-
-def test_an_export_that_fails_ends_every_rank_with_the_same_words(exports):
-    assert "config.json cannot be read" in exports[0]["error"]
-    assert exports[1]["error"] == exports[0]["error"]

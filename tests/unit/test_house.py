@@ -49,8 +49,8 @@ NEEDS_TORCH = {
         for name in ("chunked", "kernels", "log_probs")
     ),
 }
-#: Imported by those who have the extra that brings it: its edits are written in its terms.
-NEEDS_LIBCST = {"miles_periodic.patches.edits", "miles_periodic.upstream.edits"}
+#: Imported by those who have the extra that brings it: sources are read in its terms.
+NEEDS_LIBCST = {"miles_periodic.patches.definitions", "miles_periodic.upstream.edits"}
 #: Rooms that need an extra, and import what it brings.
 EXTRAS = {"miles_periodic.plugins.pbox": "pbox"}
 UPSTREAMS = ("miles", "megatron", "sglang", "torch", "ray", "transformers", "safetensors")

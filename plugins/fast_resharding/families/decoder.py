@@ -21,8 +21,13 @@ TARGET = "model.layers.{layer}"
 
 
 def embedding(config: ModelConfig, copies: tuple[str, ...] = ()) -> Rule:
-    """Token embeddings, padded to what tensor parallelism divides."""
+    """Token embeddings, padded to what tensor parallelism divides.
+
+    Some models whose output layer is the embedding are published with both.
+    """
     rows = config.size("vocab_size")
+    if config.flag("tie_word_embeddings"):
+        copies = (*copies, "lm_head.weight")
     part = Part("model.embed_tokens.weight", rows, copies=copies)
     return Rule("embedding.word_embeddings.weight", (part,), (config.hidden,), padded=True)
 

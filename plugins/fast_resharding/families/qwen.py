@@ -28,7 +28,7 @@ def qwen3(config: ModelConfig) -> list[Rule]:
 def qwen3_moe(config: ModelConfig) -> list[Rule]:
     every, num_experts = range(config.num_layers), config.num_experts
     step = config.size("decoder_sparse_step", 1)
-    dense = set(config.values.get("mlp_only_layers") or ())
+    dense = config.layers("mlp_only_layers")
     sparse = [n for n in every if n not in dense and (n + 1) % step == 0]
     return [
         embedding(config),

@@ -75,7 +75,8 @@ def read_token(file: Path, job: str = "") -> str:
     except OSError as error:
         raise PeriodicError(
             f"The token file {file} cannot be read: {error.strerror}.",
-            remedy="Give the file that the agent was started with, as a user who may read it.",
+            remedy="Start `miles pbox agent`, or give the file that the agent was started with, "
+            "as a user who may read it.",
         ) from error
     found = [pair[1] for pair in pairs if len(pair) == 2 and job in ("", pair[0])]
     if len(found) != 1:

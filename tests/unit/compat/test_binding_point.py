@@ -5,6 +5,8 @@ import os
 import subprocess
 import sys
 import textwrap
+from importlib import import_module
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -126,9 +128,13 @@ def test_without_a_run_a_patched_module_imports_nothing_of_ours(toy):
     assert done.stdout == b"2 2\n[]\n", done.stderr
 
 
-def test_a_process_that_read_no_boot_line_joins_at_its_first_point(toy, roll_call):
+def test_a_process_that_read_no_boot_line_joins_at_its_first_point(toy, roll_call, tmp_path):
+    ours = tmp_path / "ours" / "miles_periodic"
+    ours.mkdir(parents=True)
+    for room in ("compat", "hooks"):
+        (ours / room).symlink_to(Path(import_module(f"miles_periodic.{room}").__file__).parent)
     site = [path for path in sys.path if path.endswith("site-packages")]
-    code = f"import sys; sys.path += {site!r}\n{SHOW}"
+    code = f"import sys; sys.path += {[str(ours.parent), *site]!r}\n{SHOW}"
     done = run(toy(BOTH), roll_call, code, in_sources=("toy/double", "toy/triple"), words=["-S"])
     assert done.stdout == INJECTED, done.stderr
     assert roll_call.roll.rows()[0]["in_sources"] == ["toy/double", "toy/triple"]

@@ -115,7 +115,7 @@ def test_an_unknown_body_is_refused_and_names_the_way_out(miles):
     assert decision.remedy.endswith("read the change and give --accept-drift shorten.")
 
 
-def test_an_unknown_signature_is_refused_without_recommending_the_override(miles):
+def test_an_unknown_signature_is_refused_without_recommending_to_accept_the_drift(miles):
     decision = decide(miles(BODY.replace("tokens)", "tokens, rows)")))
     assert isinstance(decision, Unsupported)
     assert decision.found.startswith("(self, tokens, rows) ")

@@ -121,9 +121,9 @@ def test_points_in_some_of_the_files_are_a_conflict():
 
 def test_without_libcst_it_is_said_what_to_install(monkeypatch):
     codemod._module.cache_clear()
-    monkeypatch.delitem(sys.modules, "miles_periodic.patches.edits", raising=False)
-    monkeypatch.setattr(sys.modules["miles_periodic.patches"], "edits", None, raising=False)
-    monkeypatch.delattr(sys.modules["miles_periodic.patches"], "edits")
+    monkeypatch.delitem(sys.modules, "miles_periodic.patches.definitions", raising=False)
+    monkeypatch.setattr(sys.modules["miles_periodic.patches"], "definitions", None, raising=False)
+    monkeypatch.delattr(sys.modules["miles_periodic.patches"], "definitions")
     monkeypatch.setitem(sys.modules, "libcst", None)
     with pytest.raises(PeriodicError, match=r"Install miles-periodic\[patches\]"):
         check([in_file()], {FILE: SOURCE})

@@ -3,6 +3,7 @@
 import re
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -103,6 +104,13 @@ def test_a_quilt_patch_has_a_header_that_dep_3_defines(exported):
     assert diff.lstrip().startswith(b"diff --git a/miles/a.py b/miles/a.py")
 
 
+def test_a_relative_folder_gets_both_forms(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    export(Path("out"), BASE, stacked()[1], day="2026-11-30")
+    written = {path.parent.name for path in (tmp_path / "out").rglob("*.patch")}
+    assert written == {"git", "quilt"}
+
+
 def test_a_folder_that_is_there_is_not_written_into(tmp_path):
     with pytest.raises(PeriodicError, match="a folder that does not exist yet"):
         export(tmp_path, BASE, stacked()[1], day="2026-11-30")
@@ -114,3 +122,34 @@ def test_a_git_that_fails_leaves_nothing_behind(tmp_path, monkeypatch):
     with pytest.raises(PeriodicError, match="git init failed"):
         export(tmp_path / "out", BASE, stacked()[1], day="2026-11-30")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_repository_that_a_git_hook_runs_in_stays_as_it_is(tmp_path, monkeypatch):
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    git(theirs, "init", "--quiet")
+    git(theirs, *WHO, "commit", "--quiet", "--allow-empty", "--message", "Theirs")
+    before = git(theirs, "for-each-ref")
+    monkeypatch.setenv("GIT_DIR", str(theirs / ".git"))
+    _, sets = stacked()
+    export(tmp_path / "out", BASE, sets, day="2026-11-30")
+    monkeypatch.delenv("GIT_DIR")
+    assert git(theirs, "for-each-ref") == before
+
+
+def test_what_a_person_has_configured_does_not_change_the_patches(tmp_path, monkeypatch):
+    hook = tmp_path / "template" / "hooks" / "prepare-commit-msg"
+    hook.parent.mkdir(parents=True)
+    hook.write_text("#!/bin/sh\nexit 1\n")
+    hook.chmod(0o755)
+    settings = tmp_path / "gitconfig"
+    settings.write_text(
+        "[diff]\n\tnoprefix = true\n[format]\n\tnoprefix = true\n\tcoverLetter = true\n"
+        f"[init]\n\ttemplateDir = {hook.parent.parent}\n"
+    )
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(settings))
+    _, sets = stacked()
+    written = export(tmp_path / "out", BASE, sets, day="2026-11-30")
+    patches = [file for file in written if file.suffix == ".patch"]
+    assert len(patches) == 2 * len(sets)
+    assert all(b"diff --git a/miles/a.py b/miles/a.py" in file.read_bytes() for file in patches)

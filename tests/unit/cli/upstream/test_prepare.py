@@ -310,6 +310,19 @@ def test_a_branch_that_is_there_is_kept(checkout, change):
     refused(checkout, "has a branch longest already")
 
 
+@pytest.mark.parametrize("name", ["HEAD", "-x", "a b", "bad..name"])
+def test_a_name_that_is_none_for_a_branch_is_refused_before_anything_is_made(
+    checkout, change, name
+):
+    git(checkout, "checkout", "--quiet", "--detach")
+    refused(checkout, "is no name that git takes for a branch", f"--branch={name}")
+
+
+def test_a_name_below_that_of_a_branch_names_the_branch(checkout, change):
+    git(checkout, "branch", "mine/first")
+    refused(checkout, "has a branch mine/first already", "--branch", "mine")
+
+
 def test_nobody_to_sign_off_is_said(checkout, change, monkeypatch, tmp_path):
     git(checkout, "config", "--unset", "user.email")
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -65,3 +65,11 @@ def test_the_game_is_found_by_its_dotted_path():
 
     module, _, function = value_of("--custom-generate-function-path").rpartition(".")
     assert callable(getattr(importlib.import_module(module), function))
+
+
+def test_a_run_saves_goes_on_and_trains_on_recorded_rollouts_only_where_it_is_told_to():
+    options = ("--save", "--save-interval", "--load", "--load-debug-rollout-data")
+    assert not set(options) & set(miles_flags(Path("/m"), Path("/w")))
+    run = CpuRun(save_interval=2, load=Path("/before"), recorded=Path("/other"))
+    found = [value_of(option, run) for option in options]
+    assert found == ["/w/checkpoints", "2", "/before", "/other/rollout/{rollout_id}.pt"]

@@ -12,6 +12,9 @@ from miles_periodic.compat.roll_call.roles import role_of
         ("ray::RolloutManager", "rollout-manager"),
         ("sglang::scheduler_TP0", "scheduler"),
         ("python train.py", "process"),
+        ("tail -f logs/miles-session-server.log", "process"),
+        ("bash -c grep -r sglang::scheduler . | head", "process"),
+        ("watch pgrep -af ray::RolloutManager", "process"),
     ],
 )
 def test_a_title_shows_the_role(title, role):

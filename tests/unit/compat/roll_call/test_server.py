@@ -124,7 +124,8 @@ def test_a_process_of_a_role_that_never_said_hello_is_found_in_the_process_table
 
     title = "ray::MegatronTrainRayActor"
     mute = subprocess.Popen(
-        [sys.executable, "-S", "-c", "input()", title],
+        [title, "-S", "-c", "input()"],
+        executable=sys.executable,
         env={**os.environ, RUN_ID: "run"},
         stdin=subprocess.PIPE,
     )

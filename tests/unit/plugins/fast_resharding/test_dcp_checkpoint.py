@@ -94,3 +94,34 @@ def test_a_compressed_tensor_is_refused(folder):
     change(folder, compress)
     with pytest.raises(PeriodicError, match="(?s)transformed.*zstd.*without compression"):
         read_checkpoint(folder)
+
+
+def test_two_chunks_in_one_place_are_an_error(folder):
+    def share(metadata):
+        places = list(metadata.storage_data.values())
+        for place in places[1:2]:
+            vars(place).update(vars(places[0]))
+
+    change(folder, share)
+    with pytest.raises(PeriodicError, match=r"(?s)chunk of a at \[0, 2\] lies where another"):
+        check_whole(read_checkpoint(folder), ["a"])
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("offset", None), ("offset", -1), ("length", "9"), ("length", 0), ("relative_path", {})],
+)
+def test_a_place_that_is_none_is_an_error(name, value, folder):
+    def damage(metadata):
+        for place in metadata.storage_data.values():
+            object.__setattr__(place, name, value)
+
+    change(folder, damage)
+    with pytest.raises(PeriodicError, match=r"(?s)not laid out as torch.*Write the checkpoint"):
+        read_checkpoint(folder)
+
+
+def test_the_note_of_the_newest_iteration_that_is_no_text_is_an_error(folder):
+    (folder.parent / "latest_checkpointed_iteration.txt").write_bytes(b"\xff\xfe")
+    with pytest.raises(PeriodicError, match="no torch_dist checkpoint"):
+        read_checkpoint(folder.parent)

@@ -38,9 +38,9 @@ def test_a_run_that_exports_nothing_is_not_looked_at():
 @pytest.mark.parametrize(
     ("change", "remedy"),
     [
-        ({"train_backend": "fsdp"}, "Use --train-backend megatron"),
-        ({"ckpt_format": "zarr"}, "Use --ckpt-format torch_dist"),
-        ({"lora_rank": 8}, "Use --lora-rank 0"),
+        ({"train_backend": "fsdp"}, "Give --train-backend megatron"),
+        ({"ckpt_format": "zarr"}, "Give --ckpt-format torch_dist"),
+        ({"lora_rank": 8}, "Give --lora-rank 0"),
         ({"save_hf": "/out"}, r"such as /out/\{rollout_id\}"),
         ({"hf_checkpoint": "somebody/model"}, "Give a folder of the model"),
     ],

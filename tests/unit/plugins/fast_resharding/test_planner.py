@@ -1,15 +1,18 @@
 import json
+from pathlib import Path
 
 import pytest
 import torch
 from megatron_states import sources, write_source
 from safetensors.torch import save_file
-from small_models import state, written
+from small_models import same, state, written
 
 from miles_periodic.cli.bench.torch_dist_writer import TorchDistWriter
 from miles_periodic.hooks.errors import PeriodicError
 from miles_periodic.plugins.fast_resharding import conversion, reshard
+from miles_periodic.plugins.fast_resharding.dcp_checkpoint import Checkpoint
 from miles_periodic.plugins.fast_resharding.families.table import Family, whole
+from miles_periodic.plugins.fast_resharding.matching import match_sources
 
 
 @pytest.fixture
@@ -284,3 +287,35 @@ def test_stacked_layers_of_two_kinds_are_not_taken_for_one(tmp_path, config, mod
             config=model_folder,
             changes={"num_hidden_layers": 3},
         )
+
+
+def test_an_output_layer_that_is_the_embedding_is_repeated_where_the_origin_repeats_it(
+    config, tmp_path, model_folder
+):
+    config |= {"tie_word_embeddings": True}
+    (model_folder / "config.json").write_text(json.dumps(config))
+    model = state(config)
+    expected = {**model, "lm_head.weight": model["model.embed_tokens.weight"].clone()}
+    save_file(expected, model_folder / "model.safetensors")
+    source = write(tmp_path / "source", dict(sources(model, groups=2)))
+    reshard(source, tmp_path / "target", config=model_folder)
+    assert same(written(tmp_path / "target"), expected)
+
+
+def test_a_pattern_to_ignore_may_have_flags(tensors, converted):
+    tensors["decoder.layers.0.mlp.router.extra"] = torch.zeros(4)
+    assert converted(tensors, ignore=[r"(?i).*ROUTER\.extra"])
+
+
+def test_very_many_states_of_a_trainer_are_looked_at_once_each():
+    class Key(str):
+        num_compared = 0
+        __hash__ = str.__hash__
+
+        def __eq__(self, other):
+            Key.num_compared += 1
+            return str.__eq__(self, other)
+
+    keys = tuple(Key(f"decoder.layers.{n}._extra_state/shard_{n}") for n in range(200))
+    match_sources(Checkpoint(Path("source"), {}, keys, ""), ())
+    assert Key.num_compared < 10 * len(keys)

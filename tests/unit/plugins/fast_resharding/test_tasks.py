@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from miles_periodic.plugins.fast_resharding.planner import Piece
+from miles_periodic.plugins.fast_resharding.targets import Piece
 from miles_periodic.plugins.fast_resharding.tasks import segments
 
 

@@ -1,3 +1,4 @@
+import contextlib
 import io
 
 import numpy as np
@@ -88,3 +89,21 @@ def test_an_item_that_is_no_tensor_is_refused(value):
 def test_an_item_that_is_cut_off_is_refused(keep):
     with pytest.raises(PeriodicError, match="ITEM is not a tensor"):
         located(item(torch.zeros(64))[:keep])
+
+
+@given(st.data())
+def test_an_archive_with_a_changed_bit_is_located_or_named(data):
+    changed = bytearray(item(torch.arange(6.0).view(2, 3)))
+    for place in data.draw(st.lists(st.integers(0, 8 * len(changed) - 1), min_size=1, max_size=4)):
+        changed[place // 8] ^= 1 << place % 8
+    with contextlib.suppress(PeriodicError):
+        located(bytes(changed))
+
+
+def test_an_archive_whose_members_header_is_gone_is_named():
+    data = item(torch.zeros(2, 3))
+    at = data.index(b"PK\x03\x04", data.index(b"data.pkl"))
+    while b"data/0" not in data[at : at + 60]:
+        at = data.index(b"PK\x03\x04", at + 4)
+    with pytest.raises(PeriodicError, match="not a tensor as torch.save writes one"):
+        located(data[:at] + b"PK\x00\x00" + data[at + 4 :])

@@ -21,3 +21,8 @@ def test_what_is_no_list_of_cpus_is_refused(text):
 @given(st.sets(st.integers(0, 300), min_size=1))
 def test_a_list_that_was_written_is_read_as_it_was(cpus):
     assert parse_cpus(written_cpus(cpus)) == cpus
+
+
+def test_a_range_that_runs_backwards_is_refused():
+    with pytest.raises(ValueError, match="'9-1' runs backwards"):
+        parse_cpus("0,9-1")
