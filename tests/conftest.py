@@ -75,6 +75,12 @@ def _unpack(wheel: Path, folder: Path) -> None:
 #: What a release of SGLang needs in other versions than the rehearsal's environment has, or
 #: besides it, to serve on a CPU.
 SERVING = {
+    "0.5.9": (
+        "transformers==4.57.1",
+        "tokenizers==0.22.2",
+        "huggingface_hub==0.36.0",
+        "soundfile==0.13.1",
+    ),
     "0.5.11": (
         "transformers==5.6.0",
         "tokenizers==0.22.2",

@@ -12,7 +12,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -102,6 +102,23 @@ class SGLangServer:
     def start(self) -> None:
         """Start the processes and return at once; for several servers that come up together."""
         self.roll_call.__enter__()
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self.command(),
+                env={**os.environ, **self.environment()},
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def command(self) -> list[str]:
+        """What is run in that environment."""
+        command = [sys.executable, "-m", "sglang.launch_server", *FLAGS]
+        command += ["--model-path", str(self.setup.model), "--port", str(self.port)]
+        return [*command, *self.setup.flags]
+
+    def environment(self) -> dict[str, str]:
+        """The variables that its first process needs besides those of whoever starts it."""
         manifest = RunManifest(
             self.roll_call.run_id,
             self.roll_call.address,
@@ -113,27 +130,17 @@ class SGLangServer:
             meter=self.setup.meter,
             ends_with_launcher=True,
         )
-        command = [sys.executable, "-m", "sglang.launch_server", *FLAGS]
-        command += ["--model-path", str(self.setup.model), "--port", str(self.port)]
-        with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [*command, *self.setup.flags],
-                env={
-                    **os.environ,
-                    **cpu_environment(),
-                    **manifest.environment(),
-                    "PYTHONPATH": ":".join([*map(str, self.setup.path), *_inherited_path()]),
-                    **self.setup.environment,
-                },
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+        return {
+            **cpu_environment(),
+            **manifest.environment(),
+            "PYTHONPATH": ":".join([*map(str, self.setup.path), *_inherited_path()]),
+            **self.setup.environment,
+        }
 
     def wait(self, up_seconds: float = UP_SECONDS) -> None:
         """Return when the server is healthy and its processes have joined the roll call."""
         end = time.monotonic() + up_seconds
-        while self._process.poll() is None and time.monotonic() < end:
+        while self.is_running and time.monotonic() < end:
             try:
                 self.get("/health", timeout=5)
             except OSError:
@@ -168,17 +175,29 @@ class SGLangServer:
 
     def post(self, path: str, timeout: float = REQUEST_SECONDS, **body: Any) -> Any:
         """The answer to a POST of JSON; ServerRefusal where the status says that it failed."""
-        request = urllib.request.Request(
-            self.url + path, json.dumps(body).encode(), {"Content-Type": "application/json"}
-        )
-        return _answer(request, timeout)
+        return _answer(_posted(self.url + path, body), timeout)
 
     def generate(self, tokens: Sequence[int], num_new_tokens: int = 4, **fields: Any) -> Any:
         """Greedy continuation of `tokens` by exactly `num_new_tokens`, with routed experts."""
-        sampling = {"max_new_tokens": num_new_tokens, "temperature": 0.0, "ignore_eos": True}
-        sampling.update(fields.pop("sampling_params", {}))
-        body = {"input_ids": list(tokens), "sampling_params": sampling}
-        return self.post("/generate", **{**body, "return_routed_experts": True, **fields})
+        return self.post("/generate", **_generation(tokens, num_new_tokens, fields))
+
+    def stream(self, tokens: Sequence[int], num_new_tokens: int, **fields: Any) -> Iterator[Any]:
+        """As `generate`, in answers that come with the tokens, each with all of `meta_info`."""
+        body = {**_generation(tokens, num_new_tokens, fields), "stream": True}
+        request = _posted(f"{self.url}/generate", body)
+        with urllib.request.urlopen(request, timeout=REQUEST_SECONDS) as response:
+            for line in response:
+                text = line.decode().removeprefix("data: ").strip()
+                if text.startswith("{"):
+                    yield json.loads(text)
+
+
+def _generation(
+    tokens: Sequence[int], num_new_tokens: int, fields: Mapping[str, Any]
+) -> dict[str, Any]:
+    sampling = {"max_new_tokens": num_new_tokens, "temperature": 0.0, "ignore_eos": True}
+    body = {"input_ids": list(tokens), "return_routed_experts": True, **fields}
+    return {**body, "sampling_params": {**sampling, **fields.get("sampling_params", {})}}
 
 
 def _inherited_path() -> list[str]:
@@ -191,6 +210,11 @@ class ServerRefusal(OSError):
     def __init__(self, status: int, text: str) -> None:
         self.status, self.text = status, text
         super().__init__(f"{status}: {text}")
+
+
+def _posted(url: str, body: Mapping[str, Any]) -> urllib.request.Request:
+    content = {"Content-Type": "application/json"}
+    return urllib.request.Request(url, json.dumps(body).encode(), content)
 
 
 def _answer(request: urllib.request.Request, timeout: float) -> Any:

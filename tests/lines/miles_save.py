@@ -6,35 +6,15 @@ code asks for; the model and its optimizer are real.
 
 from __future__ import annotations
 
-import os
 from argparse import ArgumentParser
 from pathlib import Path
 from unittest import mock
 
 import torch
-from lone_process import counts, join
 
-from miles_periodic.compat.catalog import binding_names, bindings_named
 from miles_periodic.compat.cpu.megatron_alone import Rank
 from miles_periodic.compat.cpu.megatron_models import train, trainer
 from miles_periodic.compat.cpu.megatron_saves import load, sharded_state
-from miles_periodic.compat.manifest import FeatureReference, RunManifest
-from miles_periodic.compat.tree import Tree
-from miles_periodic.plugins.chunked_checkpoint_staging.feature import ChunkedCheckpointStaging
-from miles_periodic.plugins.chunked_checkpoint_staging.settings import (
-    SLUG,
-    ChunkedCheckpointStagingSettings,
-)
-
-STAGING_BYTES = 1 << 20
-
-
-def before_import():
-    tree = Tree.at("megatron", Path(os.environ["PYTHONPATH"].split(os.pathsep)[0]))
-    settings = ChunkedCheckpointStagingSettings(staging_bytes=STAGING_BYTES)
-    feature = FeatureReference.of(ChunkedCheckpointStaging, settings)
-    bindings = bindings_named(binding_names(SLUG, "megatron", tree))
-    join(RunManifest("run", "", "", (feature,), bindings))
 
 
 def facts(rank: Rank) -> dict:
@@ -50,7 +30,6 @@ def facts(rank: Rank) -> dict:
     with torch.no_grad():
         load(trained, rank.folder / "iter_0000003", sharding="dp_reshardable")
     return {
-        "consulted": dict(counts),
         "changed": len(changed),
         "unequal": unequal(before, values(trained)),
         "compared": len(before),

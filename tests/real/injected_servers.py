@@ -1,90 +1,166 @@
-"""What one server with our bindings in does to a few requests, seen from a Ray worker.
-
-An engine of Miles is a Ray actor that starts a server, which spawns its scheduler: here, too.
-"""
+"""A server that a Ray worker starts, and what it does to a few requests with our bindings in."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from route_turns import ask, drawn
+from ray_engine import SGLangEngine
+from route_turns import Answer, ask, drawn, read
 
-from miles_periodic.compat.cpu.sglang_server import ServerSetup, SGLangServer
+from miles_periodic.compat.cpu.sglang_server import ServerRefusal, SGLangServer
 
-#: Room for two long requests, and a scheduler that every 20 forwards retracts one.
-FLAGS = (
-    "--chunked-prefill-size", "32", "--max-total-tokens", "640", "--schedule-conservativeness",
-    "0.1",
-)  # fmt: skip
-RETRACTING = {"SGLANG_TEST_RETRACT": "true", "SGLANG_TEST_RETRACT_INTERVAL": "20"}
-#: Counts reach the roll call once a second.
-COUNTED_SECONDS = 2.5
-NUM_PROMPT, NUM_NEW, START = 60, 120, 20
-#: Hot, for a greedy answer repeats itself, and so do its rows.
-SAMPLING = {"temperature": 1.5}
+#: New tokens of the request that is retracted, and how many of them have come by then.
+NUM_NEW, NUM_BEGUN = 150, 8
+#: Requests of which one is still running when the pause arrives, however busy the machine is.
+MAX_TRIES = 20
+PATIENCE_SECONDS = 60
 
 
-@dataclass
-class Observed:
-    """Plain values of one server.
+class ServerOfAnEngine(SGLangServer):
+    """A server that is a Ray worker's child; the boot line reaches both through Ray.
 
-    full_rows, delta_rows: rows of one request, whole and from row 30 on, as bytes.
-    num_rows_behind_the_prompt: of four new tokens, asked for from the prompt's end on.
-    retracted: rows, as lists, of sampled tokens of prompts that ran at once.
-    prefilled: rows of one prefill of each prompt with those tokens, which an idle server makes.
-    num_retractions: of those that ran at once. silent: what came for requests without routes.
-    roll: the rows of the roll call; failures: its failures.
+    Ray has to be up.
     """
 
-    full_rows: bytes = b""
-    delta_rows: bytes = b""
-    row_bytes: int = 0
-    num_rows_behind_the_prompt: int = 0
-    prefilled: list = field(default_factory=list)
-    retracted: list = field(default_factory=list)
-    num_retractions: int = 0
-    silent: list = field(default_factory=list)
-    roll: list = field(default_factory=list)
-    failures: list = field(default_factory=list)
-    never_consulted: list = field(default_factory=list)
+    def start(self) -> None:
+        import ray
+
+        self.roll_call.__enter__()
+        remote = ray.remote(num_cpus=0, runtime_env={"env_vars": self.environment()})(SGLangEngine)
+        self._engine = remote.remote(self.command(), str(self.log))
+
+    @property
+    def is_running(self) -> bool:
+        import ray
+
+        return ray.get(self._engine.is_running.remote(), timeout=PATIENCE_SECONDS)
+
+    def stop(self) -> None:
+        import ray
+
+        ray.get(self._engine.stop.remote(), timeout=PATIENCE_SECONDS)
+        ray.kill(self._engine)
+        self.roll_call.__exit__()
 
 
-def observe(setup: ServerSetup, log: Path) -> Observed:
-    """Start the server, ask it, and end it."""
-    seen = Observed()
-    with SGLangServer(setup, log) as server:
-        prompt = drawn(1, 40)
-        full, delta = ask(server, prompt, 5), ask(server, prompt, 5, 30)
-        seen.full_rows, seen.delta_rows = full.rows.tobytes(), delta.rows.tobytes()
-        seen.row_bytes = full.rows[0].nbytes
-        seen.num_rows_behind_the_prompt = len(ask(server, prompt, 4, len(prompt)).rows)
-        _retract(server, seen)
-        time.sleep(COUNTED_SECONDS)
-        seen.roll = server.roll.rows()
-        seen.failures = [str(failure) for failure in server.roll.failures]
-        seen.never_consulted = server.roll.never_consulted()
-    return seen
+@dataclass(frozen=True)
+class Observed:
+    """What came of one server.
+
+    full, delta: of one request, all rows and those from DELTA_START on. behind: of four new
+    tokens, the rows behind the prompt. silent, beside: routes of requests that asked for none, and
+    of those that ran beside them. alone, retracted: one request left alone, and the same again,
+    retracted for new weights in the middle. where: binding to the roles that called it; roles: of
+    all processes; in_sources: the bindings that a patched module put in. failures: as told.
+    """
+
+    full: Answer
+    delta: Answer
+    behind: Answer
+    silent: list[Any]
+    beside: list[Answer]
+    alone: Answer
+    retracted: Answer
+    where: dict[str, set[str]]
+    roles: set[str]
+    in_sources: set[str]
+    failures: list[str]
 
 
-def _retract(server: SGLangServer, seen: Observed) -> None:
-    """Three requests at once beside three that ask for no routes, then their tokens again."""
-    prompts = [drawn(30 + number, NUM_PROMPT) for number in range(3)]
+DELTA_START = 30
+LONG, SHORT = drawn(1, 50), drawn(2, 12)
+
+
+def observe(server: SGLangServer, models: tuple[Path, Path]) -> Observed:
+    """Ask a server that serves the first of two models; it is left with the second one."""
+    silent, beside = _mixed(server)
+    full, delta = _afresh(server, LONG, 5), _afresh(server, LONG, 5, DELTA_START)
+    behind = _afresh(server, SHORT, 4, len(SHORT))
+    alone, retracted = _retracted(server, models)
+    roll = server.roll
+    _until(lambda: not roll.never_consulted() and "engine" in _roles(roll))
+    where: dict[str, set[str]] = {}
+    for row in roll.rows():
+        for name, count in row["consulted"].items():
+            assert count > 0
+            where.setdefault(name, set()).add(row["role"])
+    in_sources = {name for row in roll.rows() for name in row["in_sources"]}
+    failures = [str(failure) for failure in roll.failures]
+    return Observed(
+        full, delta, behind, silent, beside, alone, retracted, where, _roles(roll), in_sources,
+        failures,
+    )  # fmt: skip
+
+
+def _roles(roll) -> set[str]:
+    return {row["role"] for row in roll.rows()}
+
+
+def _afresh(server: SGLangServer, *request: Any, **fields: Any) -> Answer:
+    """A request of which nothing is cached: a prefill of its end alone would round otherwise."""
+    _flush(server)
+    return ask(server, *request, **fields)
+
+
+def _flush(server: SGLangServer) -> None:
+    """Empty the cache; refused while the last forward of a request that was answered runs."""
+
+    def is_done() -> bool:
+        try:
+            server.post("/flush_cache")
+        except ServerRefusal:
+            return False
+        return True
+
+    _until(is_done)
+
+
+def _mixed(server: SGLangServer) -> tuple[list[Any], list[Answer]]:
+    """Three requests at once beside three that ask for no routes."""
     with ThreadPoolExecutor(6) as pool:
         silent = [
-            pool.submit(server.generate, drawn(60 + number, 9), 4, return_routed_experts=False)
+            pool.submit(server.generate, drawn(60 + number, 9), 9, return_routed_experts=False)
             for number in range(3)
         ]
-        asked = [
-            pool.submit(ask, server, prompt, NUM_NEW, START, sampling_params=SAMPLING)
-            for prompt in prompts
-        ]
-        answers = [future.result() for future in asked]
-        seen.silent = [future.result()["meta_info"].get("routed_experts") for future in silent]
-    for prompt, answer in zip(prompts, answers, strict=True):
-        whole = ask(server, [*prompt, *answer.tokens], 1, START, extra_key="prefilled")
-        seen.prefilled.append(whole.rows.tolist())
-        seen.retracted.append(answer.rows.tolist())
-    seen.num_retractions = sum(answer.meta.get("num_retractions", 0) for answer in answers)
+        beside = [pool.submit(ask, server, drawn(30 + number, 20), 9, 5) for number in range(3)]
+        answers = [future.result() for future in beside]
+        return [future.result()["meta_info"].get("routed_experts") for future in silent], answers
+
+
+def _retracted(server: SGLangServer, models: tuple[Path, Path]) -> tuple[Answer, Answer]:
+    before, after = models
+    alone = _afresh(server, LONG, NUM_NEW, return_logprob=True)
+    for _ in range(MAX_TRIES):
+        answer = _under_new_weights(server, after)
+        if answer.logprobs != alone.logprobs:
+            return alone, answer
+        _load(server, before)
+    raise AssertionError(f"{MAX_TRIES} requests were over before a pause arrived")
+
+
+def _under_new_weights(server: SGLangServer, model: Path) -> Answer:
+    """A request that is retracted once it has begun, and goes on under another model."""
+    _flush(server)
+    stream = server.stream(LONG, NUM_NEW, routed_experts_start_len=0, return_logprob=True)
+    begun = next(each for each in stream if each["meta_info"]["completion_tokens"] >= NUM_BEGUN)
+    _load(server, model)
+    return read([begun, *stream][-1])
+
+
+def _load(server: SGLangServer, model: Path) -> None:
+    server.post("/pause_generation", mode="retract")
+    done = server.post("/update_weights_from_disk", model_path=str(model), flush_cache=False)
+    server.post("/continue_generation")
+    assert done["success"], done
+
+
+def _until(is_so: Callable[[], bool]) -> None:
+    """Wait; what it was waited for is for the tests to tell where it does not come."""
+    end = time.monotonic() + PATIENCE_SECONDS
+    while not is_so() and time.monotonic() < end:
+        time.sleep(0.05)

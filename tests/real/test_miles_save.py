@@ -1,8 +1,8 @@
 """Miles's own `save`, in the trainer's process, with chunked-checkpoint-staging in."""
 
 import pytest
+from bound_ranks import STAGING_BYTES
 
-STAGING_BYTES = 1 << 20
 BINDINGS = {"checkpoint/save-of-base", "checkpoint/host-tensors", "checkpoint/waves"}
 
 
@@ -14,7 +14,7 @@ def saved(megatron_ranks):
 
 
 def test_the_save_of_miles_goes_through_every_binding_once(saved):
-    assert saved["consulted"] == dict.fromkeys(BINDINGS, 1)
+    assert saved["called"] == dict.fromkeys(BINDINGS, 1)
 
 
 def test_what_megatron_loads_is_what_the_trainer_held_when_miles_saved(saved):
