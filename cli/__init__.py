@@ -4,6 +4,7 @@ main          the command line, and a script's name as a command
 commands      the subcommands, imported when they are needed
 process_name  the name in the process table, before anything else happens
 messages      what is said on standard error
+interrupts    commands that are ended from outside
 options       the options that select plugins and settings
 selected      options to features, settings and plan
 launch        one run: plan, roll call, child process, verdict

@@ -10,6 +10,8 @@ import time
 from miles_periodic.compat.manifest import RUN_ID
 
 GRACE_SECONDS = 3.0
+#: From SIGKILL to the end of the last process: the kernel frees gigabytes first.
+KILL_SECONDS = 30.0
 
 
 def processes_of(run_id: str) -> list[int]:
@@ -32,7 +34,7 @@ def _is_zombie(pid: str) -> bool:
 
 def end_processes(run_id: str, grace_seconds: float = GRACE_SECONDS) -> list[int]:
     """End every process of a run: SIGTERM, then SIGKILL; returns those that are left (none)."""
-    for number, patience in ((signal.SIGTERM, grace_seconds), (signal.SIGKILL, grace_seconds)):
+    for number, patience in ((signal.SIGTERM, grace_seconds), (signal.SIGKILL, KILL_SECONDS)):
         for pid in processes_of(run_id):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)

@@ -28,7 +28,7 @@ everything after it goes to the script untouched.
 | 2 | every command | something to change, found before anything was started |
 | 3 | a script | the roll call failed; every process of the run on this node was ended |
 | 70 | a process of a run | a binding was not in place in it, or its launcher was gone |
-| 130 | `rehearse` | it was interrupted |
+| 130 | `rehearse`, `upstream prepare` | it was interrupted |
 | other | `pbox run`, `pbox up` | the command's own; more of `pbox run` stands with it |
 | other | a script | the script's own; 128 + N where signal N ended it |
 """

@@ -31,7 +31,7 @@ NOT_ASKED_FOR = re.compile(r"(?:^[a-z-]+\n(?:\w+ +off +not asked for *\n)+\n)+",
 FIRST = ("$ pip install", "$ miles compat add")
 #: Packages that a page installs, below its folder.
 SITE = "site"
-TIMEOUT_SECONDS = 240
+TIMEOUT_SECONDS = 600
 _MILES = (
     "import sys; sys.argv[0] = 'miles'; from miles_periodic.cli.main import main; sys.exit(main())"
 )

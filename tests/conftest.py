@@ -11,13 +11,17 @@ from pathlib import Path
 
 import pytest
 from filelock import FileLock
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from lanes import Lanes, file_of, place_of
 from megatron_ranks import TREES, run_ranks
 
-# A slow example is no failure: time is measured by `miles bench`, never asserted.
-settings.register_profile("untimed", deadline=None)
-settings.load_profile("untimed")
+# A slow example is no failure: time is measured by `miles bench`, never asserted. Examples are the
+# same in every run, so that none fails for what nobody changed; `--hypothesis-profile exploring`
+# looks for others.
+UNTIMED = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("exploring", **UNTIMED)
+settings.register_profile("settled", **UNTIMED, derandomize=True)
+settings.load_profile("settled")
 
 # Servers and ranks of one tree start many times: what the first of them compiles is kept.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

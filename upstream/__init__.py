@@ -11,7 +11,7 @@ And what we would send them, as branches of their checkouts:
 contributions  the changes, as data: steps, edits by structure, new files
 edits          those edits, on LibCST
 changed_files  what the steps make of a base's files
-checkout       a git repository, and a work tree of our own in it
+base           the commit of a checkout that is built upon, in a work tree of our own
 style          the upstream's own formatters and linters
 prepare        the commits, and the added tests run at each
 description    a pull request's text, in the upstream's template

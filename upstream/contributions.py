@@ -1,8 +1,9 @@
 """Contributions: what we would send to an upstream of a feature, as data and files.
 
 A folder `contributions/UPSTREAM/FEATURE/` holds `contribution.toml` and, below `files/`, the files
-that it adds, at the paths that they get and with `.txt` behind: they are no modules of ours. Paths
-below the upstream's package start with its name, wherever a checkout has it. The table:
+that it adds, at the paths that they get and with `.txt` behind: they are no modules of ours. A
+second change of a feature for the same upstream is `FEATURE.PART`. Paths below the upstream's
+package start with its name, wherever a checkout has it. The table:
 
     title       the pull request's
     branch      the name of the branch that is made
@@ -116,10 +117,13 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Contribution:
-    """One change for one upstream; `folder` is where its files are."""
+    """One change for one upstream; `folder` is where its files are.
+
+    name: the feature's slug, and behind a dot which part of it, where there are several.
+    """
 
     upstream: str
-    feature: str
+    name: str
     folder: Path
     title: str
     branch: str
@@ -129,6 +133,11 @@ class Contribution:
     compatibility: str
     steps: tuple[Step, ...]
     measured: tuple[str, ...] = ()
+
+    @property
+    def feature(self) -> str:
+        """The slug of its feature."""
+        return self.name.partition(".")[0]
 
     @property
     def change(self) -> Row:
@@ -151,9 +160,9 @@ def folder() -> Path:
 
 
 def contributions() -> Mapping[tuple[str, str], Contribution]:
-    """(feature, upstream) to what can be sent; ValueError names the file and what is wrong."""
+    """(name, upstream) to what can be sent; ValueError names the file and what is wrong."""
     paths = sorted(folder().glob("*/*/contribution.toml"))
-    return {(each.feature, each.upstream): each for each in map(contribution_at, paths)}
+    return {(each.name, each.upstream): each for each in map(contribution_at, paths)}
 
 
 def contribution_at(path: Path) -> Contribution:

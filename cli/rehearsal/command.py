@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import signal
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,6 +12,7 @@ import typer
 from rich.console import Console
 
 from miles_periodic.cli import messages
+from miles_periodic.cli.interrupts import interruptible
 from miles_periodic.cli.options import Selection
 from miles_periodic.cli.rehearsal.whole_file import check_writable, write_whole
 
@@ -56,7 +54,7 @@ def rehearse_command(
     for path, option in ((json_file, "--json"), (report, "--report")):
         if path is not None and path != TERMINAL:
             check_writable(path, option)
-    with _interruptible():
+    with interruptible("everything was ended."):
         result = rehearse(context.obj, steps, without or [], work_dir, began)
     _deliver(result, json_file, report)
     raise typer.Exit(0 if result["status"] == "passed" else 1)
@@ -129,21 +127,3 @@ def _deliver(result: dict[str, Any], json_file: Path | None, report: Path | None
     if report is not None:
         write_report(result, report)
         messages.say("report", report, "dim")
-
-
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """SIGTERM and SIGHUP end the rehearsal the way Ctrl-C does: through every clean-up."""
-
-    def stop(number, frame):
-        raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    except KeyboardInterrupt:
-        messages.say("interrupted", "everything was ended.", "yellow")
-        raise typer.Exit(130) from None
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

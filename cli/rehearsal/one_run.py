@@ -19,7 +19,7 @@ from miles_periodic.compat.roll_call.server import RollCallServer
 from miles_periodic.compat.run_processes import end_processes
 
 STAND_INS = "miles_periodic.compat.cpu.catalog:STAND_INS"
-TIMEOUT_SECONDS = 600.0
+TIMEOUT_SECONDS = 1200.0
 
 Phase = dict[str, Any]
 

@@ -12,11 +12,12 @@ from typing import Annotated
 import typer
 
 from miles_periodic.cli import messages
+from miles_periodic.cli.interrupts import interruptible
 from miles_periodic.compat.conditions import judge
 from miles_periodic.compat.tree import Tree
 from miles_periodic.hooks.errors import PeriodicError
 from miles_periodic.hooks.nearest_name import did_you_mean
-from miles_periodic.upstream.checkout import Checkout
+from miles_periodic.upstream.base import Base
 from miles_periodic.upstream.contributions import Contribution, contributions
 from miles_periodic.upstream.description import TEMPLATES, description, parts_of
 from miles_periodic.upstream.measurements import measured as measured_in
@@ -32,7 +33,13 @@ from miles_periodic.upstream.prepare import (
 
 
 def prepare_command(
-    feature: Annotated[str, typer.Argument(metavar="FEATURE", help="The feature's slug.")],
+    feature: Annotated[
+        str,
+        typer.Argument(
+            metavar="FEATURE[.PART]",
+            help="The feature's slug; of a second change for the same upstream with its part.",
+        ),
+    ],
     checkout: Annotated[
         Path,
         typer.Option(
@@ -96,12 +103,12 @@ def prepare_command(
     One commit per step, formatted by the tools that the upstream's own configuration names. The
     text is filled into its template and kept as the branch's description. Nothing is pushed.
     """
-    source = Checkout.at(checkout, base)
+    source = Base.at(checkout, base)
     change = _change(feature, source, upstream)
     name = branch or change.branch
     source.check_can_commit(name)
     numbers = _numbers(change, measured)
-    with source.work_tree() as folder:
+    with interruptible("nothing was kept."), source.work_tree() as folder:
         _check_is_news(change, source, folder)
         steps = changes(change, source)
         built = build(change, source, folder, steps)
@@ -117,7 +124,7 @@ def prepare_command(
     _say(change, source, name, built, tested)
 
 
-def _change(feature: str, source: Checkout, upstream: str | None) -> Contribution:
+def _change(feature: str, source: Base, upstream: str | None) -> Contribution:
     """The contribution that is meant; PeriodicError where none is, or several are."""
     known = contributions()
     of_feature = {up: change for (slug, up), change in known.items() if slug == feature}
@@ -173,7 +180,7 @@ def _write(body: Path, text: str) -> None:
         ) from error
 
 
-def _check_is_news(change: Contribution, source: Checkout, folder: Path) -> None:
+def _check_is_news(change: Contribution, source: Base, folder: Path) -> None:
     if (probe := change.change.probe) is None:
         return
     verdict = judge(probe, Tree.at(change.upstream, folder))
@@ -181,7 +188,7 @@ def _check_is_news(change: Contribution, source: Checkout, folder: Path) -> None
         raise PeriodicError(
             f"The base has {change.row} already: {change.change.description}.",
             feature=change.feature,
-            tree=f"{source.folder} at {source.base[:12]}",
+            tree=f"{source.folder} at {source.commit[:12]}",
             found="; ".join(map(str, verdict.evidence)),
             remedy=f"Send nothing. Run `miles upstream show {change.row}`, and refresh the ledger.",
         )
@@ -220,12 +227,12 @@ def _said(change: Contribution, tested: Sequence[Tested]) -> str:
     return "\n".join([f"`{command}`", "", *(f"- {each}" for each in tested)])
 
 
-def _template(source: Checkout) -> str | None:
+def _template(source: Base) -> str | None:
     return next((text for path in TEMPLATES if (text := source.text(path))), None)
 
 
 def _say(
-    change: Contribution, source: Checkout, branch: str, built: Built, tested: Sequence[Tested]
+    change: Contribution, source: Base, branch: str, built: Built, tested: Sequence[Tested]
 ) -> None:
     for step, commit in zip(change.steps, built.commits, strict=True):
         typer.echo(f"{commit[:12]} {step.subject}")
@@ -233,5 +240,5 @@ def _say(
         messages.say("style", line, "dim")
     for each in tested or (f"not run; --test runs {' '.join(change.tests)}",):
         messages.say("tests", each, "green" if tested else "dim")
-    typer.echo(f"branch {branch} in {source.folder}, on {source.base[:12]}; nothing was pushed")
+    typer.echo(f"branch {branch} in {source.folder}, on {source.commit[:12]}; nothing was pushed")
     typer.echo(f"its text: git -C {source.folder} config branch.{branch}.description")

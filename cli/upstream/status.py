@@ -199,7 +199,7 @@ def _lines(row: Row, trees: Mapping[str, Tree]) -> Iterator[tuple[str, str]]:
     yield from (
         (name, ", ".join(v)) for name in ("bindings", "replaces") if (v := getattr(row, name))
     )
-    ready = (each.feature for each in contributions().values() if each.row == row.key)
+    ready = (each.name for each in contributions().values() if each.row == row.key)
     yield from (("ready", f"miles upstream prepare {feature}") for feature in ready)
     if row.probe is None or row.upstream not in trees:
         yield "here", "nothing to prove" if row.probe is None else f"no {row.upstream} is installed"

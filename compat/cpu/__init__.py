@@ -24,6 +24,7 @@ tiny_model            a random Qwen3-MoE checkpoint and its tokenizer, the same 
 game                  a multi-turn environment with a calculator, for that model
 flags                 the Miles command line for all of this
 boot                  the stand-ins registered in a process of a run
+free_port             a port of its own for every server
 sglang_server         one real server, started and ended under a roll call
 sglang_pair           one prefill and one decode server, and what crosses between them
 miles_router          one real router process before such servers

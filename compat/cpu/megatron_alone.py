@@ -30,7 +30,7 @@ from miles_periodic.compat.cpu import cuda_on_cpu, gloo, pinned_memory
 from miles_periodic.compat.cpu.megatron_local_spec import no_transformer_engine_gemm
 
 #: What a rank waits for another one.
-COLLECTIVE_SECONDS = 60
+COLLECTIVE_SECONDS = 240
 #: What the other ranks get to end by themselves after one has failed.
 GRACE_SECONDS = 2.0
 POLL_SECONDS = 0.02

@@ -16,12 +16,12 @@ from types import TracebackType
 
 from miles_periodic.compat.binding import Binding
 from miles_periodic.compat.cpu.environment import LOOPBACK, cpu_environment
-from miles_periodic.compat.cpu.sglang_server import free_port
+from miles_periodic.compat.cpu.free_port import free_port
 from miles_periodic.compat.manifest import FeatureReference, RunManifest
 from miles_periodic.compat.roll_call.server import RollCallServer
 from miles_periodic.hooks.errors import PeriodicError
 
-UP_SECONDS = 120
+UP_SECONDS = 300
 _PROGRAM = f"""
 import sys
 from types import SimpleNamespace

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from miles_periodic.compat.bindings.running_server import bootstrap_fields
-from miles_periodic.compat.cpu.sglang_server import ServerSetup, SGLangServer, free_port
+from miles_periodic.compat.cpu.free_port import free_port
+from miles_periodic.compat.cpu.sglang_server import ServerSetup, SGLangServer
 
 STAND_INS = "miles_periodic.compat.cpu.prefill_decode:STAND_INS"
 DECODE_CACHE = "--disaggregation-decode-enable-radix-cache"

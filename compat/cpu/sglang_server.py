@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -20,17 +18,15 @@ from typing import Any
 
 from miles_periodic.compat.binding import Binding
 from miles_periodic.compat.cpu.environment import LOOPBACK, cpu_environment
+from miles_periodic.compat.cpu.free_port import free_port
 from miles_periodic.compat.manifest import FeatureReference, RunManifest
 from miles_periodic.compat.roll_call.server import RollCallServer
 from miles_periodic.hooks.errors import PeriodicError
 
 #: What a server needs on a machine without a GPU, whatever its role.
 STAND_INS = "miles_periodic.compat.cpu.stock_sglang:STAND_INS"
-UP_SECONDS = 300
+UP_SECONDS = 600
 REQUEST_SECONDS = 120
-#: Where ports are looked for. SGLang takes the port 10,000 above its own for gRPC: both below those
-#: that the kernel gives to connections, above those of Ray's workers.
-PORTS = range(20_000, 22_700, 7)
 FLAGS = (
     "--device", "cpu", "--host", LOOPBACK, "--max-total-tokens", "4096",
     "--max-running-requests", "8", "--mem-fraction-static", "0.3", "--grammar-backend", "none",
@@ -227,18 +223,3 @@ def _answer(request: urllib.request.Request, timeout: float) -> Any:
         return json.loads(text)
     except ValueError:
         return text
-
-
-def free_port() -> int:
-    """A port on which nothing listens.
-
-    Drawn at random: a server takes seconds to listen on its port, and another process that looks
-    for one meanwhile must not find the same.
-    """
-    for port in random.sample(PORTS, len(PORTS)):
-        with socket.socket() as probe:
-            if probe.connect_ex((LOOPBACK, port)):
-                return port
-    raise PeriodicError(
-        "No port is free.", expected=f"one of {PORTS}", remedy="End some of the servers here."
-    )

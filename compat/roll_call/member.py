@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from miles_periodic.compat.binding import Binding
     from miles_periodic.compat.manifest import RunManifest
 
-CONNECT_TIMEOUT_SECONDS = 2.0
+#: Long enough for the kernel to ask three times, where many processes join at once.
+CONNECT_TIMEOUT_SECONDS = 10.0
 ANSWER_TIMEOUT_SECONDS = 30.0
 WATCH_INTERVAL_SECONDS = 1.0
 #: Exit status of a process that ends itself: it must not compute anything without its bindings.

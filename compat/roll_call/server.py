@@ -43,7 +43,8 @@ class RollCallServer:
         self._notify = notify
         self._on_phase = on_phase
         self._lock = threading.Lock()
-        self.lines: set[socket.socket] = set()
+        #: Open connections, each with the process at its other end once that has said hello.
+        self.lines: dict[socket.socket, Entry | None] = {}
         self._server = _Listener((host, 0), _Line)
         self._server.owner = self
         self.address = f"{host}:{self._server.server_address[1]}"
@@ -93,13 +94,22 @@ class RollCallServer:
                 "about the feature holds.",
             )
 
-    def hear_out(self, pid: int, patience_seconds: float = 2.0) -> None:
-        """Wait until all that an ended local process said was recorded."""
-        _becomes_true(lambda: self._heard_out(pid), patience_seconds)
+    def hear_out(self, pid: int, patience_seconds: float = 30.0) -> None:
+        """Wait until all that an ended local process said was recorded.
 
-    def _heard_out(self, pid: int) -> bool:
-        mine = [entry for entry in self.roll.entries if entry.is_local and entry.pid == pid]
-        return bool(mine) and not any(entry.alive for entry in mine)
+        Connections are taken in the order in which they were made: once one of our own was, that
+        of the process was too, if it ever made one.
+        """
+        with socket.create_connection(self._server.server_address, patience_seconds) as last:
+            own = last.getsockname()
+            _becomes_true(lambda: self._heard_out(pid, own), patience_seconds)
+
+    def _heard_out(self, pid: int, own: tuple[str, int]) -> bool:
+        lines = tuple(self.lines.items())
+        if own not in (_peer_of(line) for line, _ in lines):
+            return False
+        others = [entry for line, entry in lines if _peer_of(line) != own]
+        return not any(entry is None or (entry.is_local and entry.pid == pid) for entry in others)
 
     def fail(self, failure: Failure) -> None:
         """Record a failure; the launcher ends the run."""
@@ -152,24 +162,35 @@ def _becomes_true(is_so: Callable[[], bool], patience_seconds: float) -> bool:
     return so
 
 
+def _peer_of(line: socket.socket) -> tuple[str, int] | None:
+    """The other end of a connection; None once it is closed."""
+    try:
+        return line.getpeername()
+    except OSError:
+        return None
+
+
 class _Listener(socketserver.ThreadingTCPServer):
     allow_reuse_address = True
     daemon_threads = True
     request_queue_size = 256
     owner: RollCallServer
 
+    def process_request(self, request: socket.socket, client_address: Any) -> None:
+        self.owner.lines[request] = None
+        super().process_request(request, client_address)
+
 
 class _Line(socketserver.StreamRequestHandler):
     def handle(self) -> None:
         owner: RollCallServer = self.server.owner
         entry: Entry | None = None
-        owner.lines.add(self.connection)
         with contextlib.suppress(OSError):
             while line := self.rfile.readline(wire.MAX_LINE_BYTES):
                 try:
                     message = wire.unpack(line)
                     if entry is None:
-                        entry = owner.admit(message)
+                        entry = owner.lines[self.connection] = owner.admit(message)
                         answer = None
                     else:
                         answer = owner.hear(entry, message)
@@ -179,6 +200,6 @@ class _Line(socketserver.StreamRequestHandler):
                     break
                 if answer is not None:
                     self.wfile.write(wire.pack("answer", **answer))
-        owner.lines.discard(self.connection)
         if entry is not None:
             entry.alive = False
+        owner.lines.pop(self.connection, None)

@@ -233,7 +233,7 @@ def test_the_quilt_series_applies_by_patch_without_fuzz(checkout, tmp_path):
     export_command(folder, tmp_path / "out")
     for name in (tmp_path / "out/quilt/series").read_text().split():
         words = ["patch", "-p1", "--fuzz=0", "-i", str(tmp_path / "out/quilt" / name)]
-        done = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stdout
     revert_command(folder)
     assert status(folder) == ""

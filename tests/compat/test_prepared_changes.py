@@ -83,7 +83,7 @@ def _check_proof(change, folder, name):
     git(folder, "checkout", "--quiet", change.branch)
     assert judge(change.change.probe, Tree.at(name, folder)).holds
     with pytest.raises(PeriodicError, match=f"The base has {change.row} already"):
-        run(change.feature, folder, "--branch", "again")
+        run(change.name, folder, "--branch", "again")
     assert "again" not in git(folder, "branch", "--list")
 
 
@@ -92,6 +92,8 @@ def _check_proof(change, folder, name):
     [
         (("delta-router-replay", "sglang"), ("sglang", "0.5.16")),
         (("cost-aware-packing", "miles"), ("miles-rl", "0.0.2")),
+        (("kv-preservation", "miles"), ("miles-rl", "0.0.2")),
+        (("delta-router-replay.sessions", "miles"), ("miles-rl", "0.0.2")),
         (("cost-aware-packing", "megatron"), ("megatron-core", "0.19.2")),
     ],
     ids=lambda each: "-".join(each),

@@ -53,7 +53,7 @@ def started(toy):
             environment = {**os.environ, **manifest.environment(), "PYTHONPATH": str(toy)}
             pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
             with subprocess.Popen([sys.executable, script], env=environment, **pipes) as child:
-                output, errors = child.communicate(timeout=60)
+                output, errors = child.communicate(timeout=240)
             roll_call.hear_out(child.pid)
             assert child.returncode == 0, errors
             return output.split(), roll_call.roll
@@ -81,7 +81,7 @@ class TestChildrenWithoutThePlugin:
                 queue = context.Queue()
                 child = context.Process(target=work, args=(queue,))
                 child.start()
-                print(queue.get(timeout=30), toy_upstream.increment(1))
+                print(queue.get(timeout=120), toy_upstream.increment(1))
                 child.join()
             """
         )
@@ -179,7 +179,7 @@ def periodic(*arguments, **environment):
         [BIN / "periodic", *arguments],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         env={**os.environ, "COLUMNS": "200", **environment},
     )
 

@@ -212,7 +212,7 @@ async def main() -> None:
     from miles.utils import http_utils
 
     http_utils._http_client = httpx.AsyncClient(timeout=None)
-    print(json.dumps(await asyncio.wait_for(steps(Server()), 60)))
+    print(json.dumps(await asyncio.wait_for(steps(Server()), 240)))
 
 
 if __name__ == "__main__":

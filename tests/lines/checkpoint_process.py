@@ -26,7 +26,7 @@ sys.path.insert(0, str(TREE))
 STAGING_BYTES = 1 << 20
 BIG_ELEMENTS = 700_000
 WORLD_SIZE = 2
-WAIT_SECONDS = 240
+WAIT_SECONDS = 600
 
 
 def main():

@@ -33,7 +33,7 @@ from miles_periodic.compat.tree import Tree  # noqa: E402
 SLUG = "cost-aware-packing"
 FEATURE = "miles_periodic.plugins.cost_aware_packing.feature:CostAwarePacking"
 MAX_TOKENS, NUM_SAMPLES, GLOBAL_BATCH_SIZE, VOCABULARY, WIDTH = 48, 32, 16, 50, 8
-HANG_SECONDS = 60
+HANG_SECONDS = 180
 KEYS = ("tokens", "total_lengths", "response_lengths", "loss_masks")
 
 

@@ -28,7 +28,7 @@ def samples(url: str, arguments: dict, to: str) -> None:
     from miles.utils.types import Sample
     from transformers import AutoTokenizer
 
-    with urllib.request.urlopen(url, timeout=60) as response:
+    with urllib.request.urlopen(url, timeout=240) as response:
         session = GetSessionResponse.model_validate(json.load(response))
     for record in session.records:  # A random model never stops of itself.
         record.response["choices"][0]["finish_reason"] = "stop"

@@ -21,7 +21,8 @@ import numpy as np
 from miles_periodic.compat.catalog import bindings_named
 from miles_periodic.compat.cpu import tiny_model
 from miles_periodic.compat.cpu.environment import LOOPBACK, cpu_environment
-from miles_periodic.compat.cpu.sglang_server import ServerRefusal, free_port
+from miles_periodic.compat.cpu.free_port import free_port
+from miles_periodic.compat.cpu.sglang_server import ServerRefusal
 from miles_periodic.compat.manifest import FeatureReference, RunManifest
 from miles_periodic.compat.plan import make_plan
 from miles_periodic.compat.roll_call.server import RollCallServer
@@ -31,7 +32,7 @@ from miles_periodic.plugins import features
 
 PROCESS = Path(__file__).with_name("session_process.py")
 MODEL = tiny_model.TinyModel()
-UP_SECONDS = 120
+UP_SECONDS = 300
 #: A chat template that leaves the opener of the next turn out where none is to be generated.
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}"
@@ -152,7 +153,7 @@ class SessionServer:
         headers = {"Content-Type": "application/json"}
         request = urllib.request.Request(self.url + path, content, headers, method=method)
         try:
-            with urllib.request.urlopen(request, timeout=120) as response:
+            with urllib.request.urlopen(request, timeout=240) as response:
                 return response.read()
         except urllib.error.HTTPError as error:
             raise ServerRefusal(error.code, error.read().decode(errors="replace")) from error
@@ -194,7 +195,7 @@ class Session:
             env=self.server.environment(),
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=300,
         )
         assert done.returncode == 0, done.stderr[-3000:]
         made = np.load(to)

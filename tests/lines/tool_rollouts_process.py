@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-import time
 from argparse import Namespace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -28,7 +27,7 @@ HERE = "tool_rollouts_process"
 GROUND = "miles_periodic.compat.tool_rollouts"
 FILTER = "miles.rollout.filter_hub.dynamic_sampling_filters.check_no_aborted"
 FILL = "held = []\nwhile True: held.append(bytearray(b'x' * (1 << 20)))"
-said, rewarded, attempts = [], [], []
+said, rewarded, attempts, states = [], [], [], []
 
 
 def calling(code):
@@ -40,6 +39,12 @@ def calling(code):
 async def tell(name, parameters):
     said.append(await tools.execute(name, parameters))
     return said[-1]
+
+
+async def abort_meanwhile(name, parameters):
+    """Miles aborts its rollouts while this tool runs."""
+    asyncio.get_running_loop().call_later(0.5, setattr, states[-1], "aborted", True)
+    return await tell(name, parameters)
 
 
 async def break_once(name, parameters):
@@ -142,7 +147,7 @@ def state_of(args):
     )  # fmt: skip
 
 
-async def played(args, aborted_after=None):
+async def played(args):
     """A group of one sample by Miles's own functions, and what its filter says of the group."""
     from miles.rollout.filter_hub.base_types import call_dynamic_filter
     from miles.rollout.inference_rollout.inference_rollout_common import generate_and_rm_group
@@ -150,16 +155,13 @@ async def played(args, aborted_after=None):
     from miles.utils.types import Sample
 
     said.clear(), rewarded.clear(), attempts.clear()
-    state, started = state_of(args), time.monotonic()
-    if aborted_after is not None:
-        asyncio.get_running_loop().call_later(aborted_after, setattr, state, "aborted", True)
+    states.append(state_of(args))
     samples = [Sample(index=0, prompt="1 2 3 4 5")]
-    (sample,) = group = await generate_and_rm_group(state, samples, {"max_new_tokens": 64})
+    (sample,) = group = await generate_and_rm_group(states[-1], samples, {"max_new_tokens": 64})
     return {
         "status": sample.status.value, "reward": sample.reward, "removed": sample.remove_sample,
         "kept": call_dynamic_filter(load_function(FILTER), args, group).keep,
         "said": list(said), "rewarded": list(rewarded), "attempts": len(attempts),
-        "quick": time.monotonic() - started < 30,
         "sandboxes": len(await (await hosts.next_host()).sandboxes()),
     }  # fmt: skip
 
@@ -196,7 +198,8 @@ async def failure_each_time():
 
 async def abort():
     server = SmallServer(calling("import time\ntime.sleep(600)"))
-    return await played(arguments(server.port), aborted_after=3.0)
+    changed = {"generate_execute_tool_function_path": f"{HERE}.abort_meanwhile"}
+    return await played(arguments(server.port, **changed))
 
 
 async def agent_that_raises():

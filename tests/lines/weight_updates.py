@@ -6,9 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+
+from begun_request import Begun
 
 from miles_periodic.compat.bindings import weight_update
 from miles_periodic.compat.cpu import tiny_model
@@ -111,13 +114,16 @@ class Rollout:
     tokens: list[int]
     answers: list[dict[str, Any]] = field(default_factory=list)
 
-    def turn(self, num_new_tokens: int = 8, **fields: Any) -> dict[str, Any]:
-        """One request and the tool's answer to it."""
+    def turn(
+        self, num_new_tokens: int = 8, begun: Begun | None = None, **fields: Any
+    ) -> dict[str, Any]:
+        """One request and the tool's answer to it. begun: is told what the request generates."""
         feature, request = self.rollouts.feature, {"return_logprob": True, **fields}
         asked = {"rollout": self.state, "tokens": self.tokens, "request": request}
         own = feature.generate_request_fields(**asked) or {}
         server = self.rollouts.weights.server
-        answer = server.generate(self.tokens, num_new_tokens, **request, **own)
+        generate = partial(begun.generate, server) if begun else server.generate
+        answer = generate(self.tokens, num_new_tokens, **request, **own)
         feature.rollout_response(**asked, response=answer)
         self.answers.append(answer)
         new = [entry[1] for entry in answer["meta_info"]["output_token_logprobs"]]
@@ -132,5 +138,20 @@ class Rollout:
         )
 
     def in_flight(self, pool: ThreadPoolExecutor, num_new_tokens: int) -> Future:
-        """A turn that runs meanwhile."""
-        return pool.submit(self.turn, num_new_tokens)
+        """A turn that runs meanwhile, and has generated something."""
+        (turn,) = in_flight([self], pool, num_new_tokens)
+        return turn
+
+
+def in_flight(
+    rollouts: Sequence[Rollout], pool: ThreadPoolExecutor, num_new_tokens: int
+) -> list[Future]:
+    """A turn of each that runs meanwhile, once every one of them has generated something."""
+    begun = [Begun() for _ in rollouts]
+    turns = [
+        pool.submit(rollout.turn, num_new_tokens, each)
+        for rollout, each in zip(rollouts, begun, strict=True)
+    ]
+    for each in begun:
+        each.wait()
+    return turns

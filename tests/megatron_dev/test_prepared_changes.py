@@ -13,11 +13,11 @@ CHANGES = [change for change in contributions().values() if change.upstream == "
 ONLY_ON_MAIN = "megatron.core.datasets.data_schedule:PackingSchedulerEnum"
 
 
-@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.feature)
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.name)
 def test_a_change_is_proved_by_its_own_tests(change, megatron_tree, monkeypatch, tmp_path):
     folder = repository(megatron_tree, tmp_path / "megatron")
     monkeypatch.setenv("PYTEST_ADDOPTS", "--noconftest")
-    words = ["prepare", change.feature, "--checkout", str(folder), "--test"]
+    words = ["prepare", change.name, "--checkout", str(folder), "--test"]
     if Tree.at("megatron", folder).find(ONLY_ON_MAIN) is None:
         with pytest.raises(PeriodicError, match="not what the change"):
             CliRunner().invoke(upstream.app, words, catch_exceptions=False)

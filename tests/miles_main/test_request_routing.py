@@ -53,7 +53,7 @@ def cached_tokens(router, tokens, key):
     headers = {"Content-Type": "application/json", "X-SMG-Routing-Key": key}
     body = json.dumps({"input_ids": tokens}).encode()
     request = urllib.request.Request(f"{router.url}/generate", body, headers)
-    with urllib.request.urlopen(request, timeout=30) as response:
+    with urllib.request.urlopen(request, timeout=120) as response:
         return json.load(response)["meta_info"]["cached_tokens"]
 
 

@@ -23,7 +23,7 @@ from miles_periodic.compat.bindings import cancellation
 from miles_periodic.compat.bindings.rollout_flight import RECORD
 
 #: Far more than the server generates before it is told to stop.
-ENDLESS_TOKENS = 3000
+ENDLESS_TOKENS = 4000
 
 
 def arguments(model: str, router_port: int) -> Namespace:
@@ -72,7 +72,7 @@ async def generate(given) -> GenerateFnOutput:
 
 async def run(args: Namespace, server: str, models: list[str]) -> dict:
     """Two rollouts in flight, two updates under them, and what is left of both."""
-    group = [Sample(metadata={"turns": [ENDLESS_TOKENS]}), Sample(metadata={"turns": [4] * 100})]
+    group = [Sample(metadata={"turns": [ENDLESS_TOKENS]}), Sample(metadata={"turns": [4] * 900})]
     one = sglang_rollout.generate_and_rm
     rollouts = [asyncio.ensure_future(one(args, sample, {})) for sample in group]
     while not all(s.metadata.get("answered") for s in group[1:]):
@@ -104,7 +104,7 @@ def update(server: str, model: str, version: str) -> None:
         ),
         ("continue_generation", {}),
     ):
-        requests.post(f"{server}/{path}", json=body, timeout=60).raise_for_status()
+        requests.post(f"{server}/{path}", json=body, timeout=240).raise_for_status()
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from bound_ranks import called_by, gate, roll_call_of
 from miles_periodic.compat.cpu.environment import cpu_environment
 
 LINES = Path(__file__).parents[1] / "lines"
-LIMIT_SECONDS = 300
+LIMIT_SECONDS = 600
 
 #: Label to the wheel that is unpacked: distribution, version, python.
 TREES = {

@@ -14,6 +14,7 @@ from typing import Any
 
 import httpx
 import numpy as np
+from becoming import becomes
 from pair_router import Router
 
 from miles_periodic.compat.bindings import rollout_pairs
@@ -169,7 +170,7 @@ async def _sent_to_both(router: str, request: dict[str, Any]) -> Any:
     held, rollout_pairs.manager = rollout_pairs.manager, lambda: manager
 
     async def post(url, payload, max_retries=60, action="post", headers=None):
-        async with httpx.AsyncClient(timeout=60) as client:
+        async with httpx.AsyncClient(timeout=240) as client:
             return (await client.post(url, json=payload)).raise_for_status().json()
 
     try:
@@ -189,7 +190,7 @@ def _update(pair: SGLangPair, model: Path) -> Update:
     running.wait_for_tokens(3)
     for server in (pair.prefill, pair.decode):
         server.post("/pause_generation", mode="in_place")
-    time.sleep(1)  # what was on the way arrives
+    running.wait_until_quiet()
     for _ in range(3):
         seen.generated_while_paused.append(running.num_tokens)
         time.sleep(0.5)
@@ -204,7 +205,7 @@ def _update(pair: SGLangPair, model: Path) -> Update:
         )
     for server in (pair.decode, pair.prefill):
         server.post("/continue_generation")
-    running.join(120)
+    running.join(300)
     seen.num_generated = running.num_tokens
     new = pair.generate(tokens, extra_key="version-2")[1]
     seen.cached_of_new = new["meta_info"]["cached_tokens"]
@@ -237,13 +238,21 @@ class Running(threading.Thread):
         request = urllib.request.Request(
             f"{server.url}/generate", json.dumps(body).encode(), headers
         )
-        with urllib.request.urlopen(request, timeout=120) as lines:
+        with urllib.request.urlopen(request, timeout=300) as lines:
             for line in lines:
                 if counts and line.startswith(b"data: {"):
                     self.num_tokens = json.loads(line[6:])["meta_info"]["completion_tokens"]
 
     def wait_for_tokens(self, count: int) -> None:
         """Return when the request has so many of its tokens."""
-        end = time.monotonic() + 60
-        while self.num_tokens < count and time.monotonic() < end:
-            time.sleep(0.05)
+        assert becomes(lambda: self.num_tokens >= count)
+
+    def wait_until_quiet(self) -> None:
+        """Return when what was on its way has arrived: nothing has come for two seconds."""
+
+        def is_quiet() -> bool:
+            before = self.num_tokens
+            time.sleep(2)
+            return self.num_tokens == before
+
+        becomes(is_quiet)

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from miles_periodic.compat.cpu.environment import LOOPBACK
+from miles_periodic.compat.cpu.free_port import free_port
 from miles_periodic.compat.cpu.sglang_pair import SGLangPair
-from miles_periodic.compat.cpu.sglang_server import free_port
 
-UP_SECONDS = 60
+UP_SECONDS = 240
 
 
 class Router:
@@ -57,8 +57,9 @@ class Router:
                 known = self.ask("/workers")["workers"]
                 if len([w for w in known if w["is_healthy"]]) == len(workers):
                     return
-                for worker in workers if not known else ():
-                    self.ask("/workers", worker)
+                for worker in workers:
+                    if worker["url"] not in [each["url"] for each in known]:
+                        self.ask("/workers", worker)
             except OSError:
                 pass
             time.sleep(1)
@@ -69,6 +70,6 @@ class Router:
         data = None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": "application/json"}
         with urllib.request.urlopen(
-            urllib.request.Request(self.url + path, data, headers), timeout=60
+            urllib.request.Request(self.url + path, data, headers), timeout=240
         ) as response:
             return json.load(response)

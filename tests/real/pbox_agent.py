@@ -6,6 +6,7 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +29,7 @@ agent.prove = prove_nothing
 """
 #: An agent ends with its test, also where that is killed.
 PYTHON = ["setpriv", "--pdeathsig", "TERM", sys.executable, "-c"]
-READY_SECONDS = 60
+READY_SECONDS = 180
 #: The one platform that works wherever ptrace does, also in a virtual machine.
 PLATFORM = "ptrace"
 
@@ -64,7 +65,7 @@ class RunningAgent:
 
     def stop(self):
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(30)
+        return self.process.wait(120)
 
 
 def group_of(folder):
@@ -99,12 +100,12 @@ def agent(folder, *options, listen="", is_proved=True):
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
             try:
-                process.wait(30)
+                process.wait(120)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
         process.stdout.close()
-        nothing_is_left(folder, seconds=20)
+        nothing_is_left(folder, seconds=60)
 
 
 def left_behind(folder):
@@ -128,3 +129,29 @@ def nothing_is_left(folder, seconds):
         assert time.monotonic() - started < seconds, left_behind(folder)
         time.sleep(0.01)
     return time.monotonic() - started
+
+
+class RunningCommand(threading.Thread):
+    """A command that runs meanwhile, from when it has written something.
+
+    end: once the thread is joined, its result, or the error that it came to.
+    """
+
+    def __init__(self, box, words, **options):
+        super().__init__(daemon=True)
+        self.end = None
+        self._call = lambda: box.exec(words, on_output=self._wrote, **options)
+        self._has_written = threading.Event()
+        self.start()
+        assert self._has_written.wait(READY_SECONDS), self.end
+
+    def _wrote(self, stream, piece):
+        self._has_written.set()
+
+    def run(self):
+        try:
+            self.end = self._call()
+        except Exception as error:
+            self.end = error
+        finally:
+            self._has_written.set()

@@ -1,8 +1,9 @@
 """A job's process: connects, starts sandboxes with something running in each, then waits."""
 
 import sys
-import threading
 import time
+
+from pbox_agent import RunningCommand
 
 from miles_periodic.plugins.pbox.client.blocking import connect_blocking
 
@@ -11,8 +12,7 @@ def main(address, token_file, num_sandboxes):
     with connect_blocking(address, token_file=token_file) as host:
         boxes = [host.start() for _ in range(int(num_sandboxes))]
         for box in boxes:
-            run = {"target": box.exec, "args": (["sh", "-c", "sleep 600 & sleep 600"],)}
-            threading.Thread(**run, daemon=True).start()
+            RunningCommand(box, ["sh", "-c", "echo up; sleep 600 & sleep 600"], timeout_seconds=600)
         print("ready", flush=True)
         time.sleep(600)
 

@@ -9,6 +9,8 @@ import time
 
 import pytest
 
+from miles_periodic.compat.cpu.free_port import free_port
+
 CONFIGURATION = """
 ClusterName=pbox
 SlurmctldHost={host}(127.0.0.1)
@@ -33,7 +35,7 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
 ReturnToService=2
 SchedulerParameters=batch_sched_delay=0,sched_interval=1,sched_min_interval=0
-KillWait=2
+KillWait=60
 PreemptType=preempt/partition_prio
 PreemptMode=CANCEL
 JobRequeue=0
@@ -41,7 +43,7 @@ NodeName=n0 NodeHostname={host} NodeAddr=127.0.0.1 Port={node_port} CPUs={cpus} 
 PartitionName=main Nodes=n0 Default=YES State=UP PriorityTier=1 PreemptMode=CANCEL GraceTime=0
 PartitionName=urgent Nodes=n0 State=UP PriorityTier=10 PreemptMode=OFF
 """
-READY_SECONDS = 60
+READY_SECONDS = 180
 
 
 @contextlib.contextmanager
@@ -71,13 +73,13 @@ def cluster(folder):
         daemons.append(start(folder, ["slurmd", "-D", "-N", "n0", "-f", folder / "slurm.conf"]))
         wait_until_idle(environment, folder)
         yield lambda words, **options: subprocess.run(
-            words, env=environment, capture_output=True, text=True, timeout=120, **options
+            words, env=environment, capture_output=True, text=True, timeout=300, **options
         )
     finally:
         for daemon in reversed(daemons):
             daemon.terminate()
             try:
-                daemon.wait(10)
+                daemon.wait(60)
             except subprocess.TimeoutExpired:
                 daemon.kill()
                 daemon.wait()
@@ -92,14 +94,9 @@ def wait_until_idle(environment, folder):
     deadline = time.monotonic() + READY_SECONDS
     while True:
         words = ["sinfo", "-h", "-p", "main", "-t", "idle", "-o", "%D"]
-        said = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=60)
+        said = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=120)
         if said.stdout.strip() == "1":
             return
         logs = "".join(path.read_text()[-2000:] for path in folder.glob("*.log"))
         assert time.monotonic() < deadline, said.stdout + said.stderr + logs
         time.sleep(0.2)
-
-
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return listener.getsockname()[1]

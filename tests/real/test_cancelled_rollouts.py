@@ -4,10 +4,10 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from becoming import becomes
 from weight_updates import serving
 
 from miles_periodic.compat.catalog import bindings_named
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.real
 
 HERE = Path(__file__).parent
 SETTINGS = KVPreservationSettings(max_off_policy_steps=1)
-LIMIT_SECONDS = 300
+LIMIT_SECONDS = 600
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +92,4 @@ def test_rollouts_beyond_the_bound_are_aborted_on_the_server_and_their_group_is_
     assert not seen["group_is_kept"] and seen["young_is_kept"]
     assert seen["tally"] == [2, 0]
     assert not roll.failures
-    end = time.monotonic() + 20
-    while num_running(weights.server) and time.monotonic() < end:
-        time.sleep(0.2)
-    assert num_running(weights.server) == 0
+    assert becomes(lambda: num_running(weights.server) == 0)

@@ -6,16 +6,16 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import pytest
+from becoming import becomes
 
 pytestmark = pytest.mark.real
 
 BIN = Path(sys.executable).parent
-UP_SECONDS = 200
-GONE_SECONDS = 30
+UP_SECONDS = 600
+ENDED_SECONDS = 300
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def rehearsal_process(tmp_path):
     yield child
     if child.poll() is None:
         child.kill()
-    child.communicate(timeout=60)
+    child.communicate(timeout=ENDED_SECONDS)
     subprocess.run(["rm", "-rf", folder], check=True)
 
 
@@ -55,22 +55,16 @@ def processes_of(child, title=b""):
     return found
 
 
-def wait_for(condition, seconds):
-    end = time.monotonic() + seconds
-    while not (value := condition()):
-        assert time.monotonic() < end, "it did not come to that in time"
-        time.sleep(0.5)
-    return value
-
-
 def trainers(child):
-    return wait_for(lambda: processes_of(child, b"ray::MegatronTrainRayActor"), UP_SECONDS)
+    found = becomes(lambda: processes_of(child, b"ray::MegatronTrainRayActor"), UP_SECONDS)
+    assert found, "no trainer came up"
+    return found
 
 
 def test_an_interrupt_ends_everything_and_leaves_no_file(rehearsal_process):
     trainers(rehearsal_process)
     rehearsal_process.send_signal(signal.SIGINT)
-    output, _ = rehearsal_process.communicate(timeout=60)
+    output, _ = rehearsal_process.communicate(timeout=ENDED_SECONDS)
     assert rehearsal_process.returncode == 130, output
     assert processes_of(rehearsal_process) == []
     assert [p.name for p in rehearsal_process.folder.glob("mp-*")] == []
@@ -79,13 +73,13 @@ def test_an_interrupt_ends_everything_and_leaves_no_file(rehearsal_process):
 def test_a_killed_rehearsal_takes_every_process_with_it(rehearsal_process):
     trainers(rehearsal_process)
     rehearsal_process.kill()
-    rehearsal_process.wait(30)
-    wait_for(lambda: not processes_of(rehearsal_process), GONE_SECONDS)
+    rehearsal_process.wait(ENDED_SECONDS)
+    assert becomes(lambda: not processes_of(rehearsal_process))
 
 
 def test_a_killed_trainer_is_named_and_everything_else_is_ended(rehearsal_process):
     os.kill(trainers(rehearsal_process)[0], signal.SIGKILL)
-    output, _ = rehearsal_process.communicate(timeout=200)
+    output, _ = rehearsal_process.communicate(timeout=ENDED_SECONDS)
     assert rehearsal_process.returncode == 1
     assert "MegatronTrainRayActor" in output or "ActorDiedError" in output
     assert processes_of(rehearsal_process) == []

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from miles_periodic.compat.cpu.environment import cpu_environment
+from miles_periodic.compat.cpu.free_port import free_port
 
 pytestmark = pytest.mark.real
 
@@ -32,7 +33,7 @@ def launch(script, *arguments, name="periodic", plugins="periodic:kv-preservatio
         [BIN / name, "--plugins", plugins, script, *arguments],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
         cwd=script.parent,
         env={**os.environ, **cpu_environment(), **environment},
     )
@@ -53,7 +54,8 @@ def cluster(tmp_path):
     """The address of a Ray that was started before, and without, any run of ours."""
     environment = {**os.environ, **cpu_environment(), "RAY_AUTH_MODE": "disabled"}
     folder = Path(tempfile.gettempdir()) / f"mp-ray-{os.getpid()}"
-    options = ["--head", "--block", "--port=6411", "--num-cpus=1", "--include-dashboard=false"]
+    port = free_port()
+    options = ["--head", "--block", f"--port={port}", "--num-cpus=1", "--include-dashboard=false"]
     options += [f"--temp-dir={folder}", "--node-ip-address=127.0.0.1", "--disable-usage-stats"]
     head = subprocess.Popen(
         [BIN / "ray", "start", *options],
@@ -62,9 +64,9 @@ def cluster(tmp_path):
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
-    yield "127.0.0.1:6411"
+    yield f"127.0.0.1:{port}"
     os.killpg(head.pid, signal.SIGTERM)
-    head.wait(60)
+    head.wait(240)
     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -75,7 +77,7 @@ def test_the_gate_reaches_the_workers_of_a_ray_that_a_script_starts(script):
 
 def test_the_gate_reaches_the_workers_of_a_ray_that_was_there_before(script, cluster):
     text = LOOK.format(address=f"address={cluster!r}")
-    end = time.monotonic() + 180
+    end = time.monotonic() + 400
     while "worker" not in (done := launch(script(text), RAY_AUTH_MODE="disabled")).stdout:
         assert time.monotonic() < end, done.stderr
     assert "worker True 1" in done.stdout
@@ -102,13 +104,13 @@ def test_an_interrupt_reaches_the_script_and_its_status_comes_back(script):
 import signal, sys, time
 signal.signal(signal.SIGINT, lambda *_: sys.exit(9))
 print("up", flush=True)
-time.sleep(60)
+time.sleep(600)
 """
     command = [BIN / "periodic", "--plugins", "periodic:kv-preservation", script(text)]
     child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert child.stdout.readline() == "up\n"
     child.send_signal(signal.SIGINT)
-    child.communicate(timeout=60)
+    child.communicate(timeout=300)
     assert child.returncode == 9
 
 

@@ -42,7 +42,7 @@ def without_the_layer(rehearsal, tmp_path_factory):
             cwd=folder,
             stdout=log,
             stderr=log,
-            timeout=600,
+            timeout=1200,
             check=True,
         )
     return folder

@@ -15,7 +15,7 @@ import pytest
 from miles_periodic.compat.matrix.called import calls
 
 PROCESS = Path(__file__).parents[1] / "lines" / "checkpoint_process.py"
-TIMEOUT_SECONDS = 300
+TIMEOUT_SECONDS = 900
 STAGING_BYTES = 1 << 20
 BIG_BYTES = 4 * 700_000
 NUM_ENTRIES = 20

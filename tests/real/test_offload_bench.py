@@ -17,7 +17,7 @@ def result(unpacked):
     command = [sys.executable, "-W", "ignore", "-c", PERIODIC, "bench", "offload"]
     command += ["--parameters", "300000", "--workspace-mib", "1", "--steps", "1", "--json"]
     done = subprocess.run(
-        [*command, "--megatron", str(tree)], capture_output=True, text=True, timeout=300
+        [*command, "--megatron", str(tree)], capture_output=True, text=True, timeout=900
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

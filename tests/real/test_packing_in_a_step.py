@@ -11,7 +11,7 @@ import pytest
 
 PROCESS = Path(__file__).parents[1] / "lines" / "dynamic_step_process.py"
 NUM_RANKS = 2
-TIMEOUT_SECONDS = 240
+TIMEOUT_SECONDS = 600
 MAX_TOKENS, NUM_SAMPLES, GLOBAL_BATCH_SIZE = 48, 32, 16
 
 

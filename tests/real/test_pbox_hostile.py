@@ -5,7 +5,6 @@ import os
 import socket
 import subprocess
 import sys
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -30,7 +29,7 @@ from hostile_payloads import (
     STUBBORN,
     TRACE_PROCESS_ONE,
 )
-from pbox_agent import left_behind
+from pbox_agent import RunningCommand, left_behind
 from pbox_image import base_image
 
 from miles_periodic.plugins.pbox import (
@@ -76,7 +75,7 @@ def box(host):
 
 
 def run(box, code, *arguments, **options):
-    return box.exec(["python3", "-c", code, *arguments], **{"timeout_seconds": 20, **options})
+    return box.exec(["python3", "-c", code, *arguments], **{"timeout_seconds": 300, **options})
 
 
 def test_a_fork_bomb_meets_its_process_limit(box):
@@ -141,15 +140,14 @@ def test_dangerous_calls_are_not_there(box):
 
 
 def test_no_process_of_the_node_can_be_signalled(box):
-    assert run(box, SIGNAL_EVERYBODY, timeout_seconds=60).stdout == b"True\n"
+    assert run(box, SIGNAL_EVERYBODY).stdout == b"True\n"
 
 
 def test_busy_loops_stay_on_the_sandboxes_cpus(running, box):
-    burning = threading.Thread(target=run, args=(box, CPU_HOG), kwargs={"timeout_seconds": 1.5})
-    burning.start()
-    time.sleep(0.7)
+    words = ["python3", "-c", "print('up', flush=True)\n" + CPU_HOG]
+    burning = RunningCommand(box, words, timeout_seconds=3)
     allowed = cpus_of_sandboxes(running)
-    burning.join(30)
+    burning.join()
     assert allowed == {str(SANDBOX_CPU)}
 
 
@@ -186,7 +184,7 @@ def test_a_program_that_writes_to_process_one_ends_only_its_own_sandbox(host, bo
                " try: open(fd, 'wb', buffering=0).write(b'q' + b'\\xff' * 64)\n" \
                " except OSError: pass"  # fmt: skip
         try:
-            hostile.exec(["python3", "-c", code], user=0, timeout_seconds=10)
+            hostile.exec(["python3", "-c", code], user=0, timeout_seconds=60)
         except Exception as error:
             assert type(error).__name__ == "InfrastructureFailure"
     assert box.exec(["echo", "alive"]).ok
@@ -244,7 +242,6 @@ def test_a_limit_that_is_not_enforced_stops_the_agent_by_name(tmp_path, monkeypa
     group = f"pbox-test-{os.getpid()}-unenforced"
     lock = place.take(tmp_path / "state")
     node = place.place_of(tmp_path / "state", "runsc", PLATFORM, group)
-    monkeypatch.setattr(proof, "TIMEOUT_SECONDS", 3.0)
     monkeypatch.setattr(proof, "_FILL_MEMORY", "x = bytearray(b'x' * (200 << 20))")
     monkeypatch.setattr(proof, "_FORK", "import os, time\nfor _ in range(99):\n"
                         " if os.fork() == 0: time.sleep(2); os._exit(0)")  # fmt: skip

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pbox_agent
 import pytest
-from pbox_agent import PLATFORM, agent_command, left_behind, nothing_is_left
+from becoming import becomes
+from pbox_agent import PLATFORM, RunningCommand, agent_command, left_behind, nothing_is_left
 from pbox_image import base_image
 
 from miles_periodic.plugins.pbox import InfrastructureFailure
@@ -25,8 +26,8 @@ from miles_periodic.plugins.pbox.node.sweep import sweep_abandoned
 
 pytestmark = pytest.mark.real
 HERE = Path(__file__).parent
-GONE_SECONDS = 15  # far more than it takes: how long is `miles bench pbox`'s to say
-HEARTBEAT_SECONDS = 2.5  # half of it must be enough for an answer on a busy machine
+GONE_SECONDS = 60  # far more than it takes: how long is `miles bench pbox`'s to say
+HEARTBEAT_SECONDS = 6.0  # half of it must be enough for an answer on a busy machine
 NUM_CYCLES = 50
 #: Limits are proved where they are what is tested.
 agent = partial(pbox_agent.agent, is_proved=False)
@@ -56,7 +57,7 @@ def job(running, address="", num_sandboxes=2):
         stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:
-        readable, _, _ = select.select([process.stdout], [], [], 60)
+        readable, _, _ = select.select([process.stdout], [], [], 180)
         assert readable and process.stdout.readline() == "ready\n"
         yield process
     finally:
@@ -87,7 +88,7 @@ def test_a_job_that_gives_no_sign_of_life_is_destroyed_within_its_heartbeats(run
 
 def test_a_job_that_waits_for_long_is_not_destroyed(running):
     with running.connect() as host, host.sandbox() as box:
-        time.sleep(4 * HEARTBEAT_SECONDS)
+        time.sleep(2 * HEARTBEAT_SECONDS)  # One that gives no sign is gone after one and a half.
         assert box.exec(["true"]).ok
 
 
@@ -96,9 +97,7 @@ def test_one_jobs_end_is_not_anothers(running):
         with job(running, num_sandboxes=1) as process:
             process.kill()
             process.wait()
-        deadline = time.monotonic() + GONE_SECONDS
-        while len(left_behind(running.folder)["groups"]) > 1 and time.monotonic() < deadline:
-            time.sleep(0.05)
+        becomes(lambda: len(left_behind(running.folder)["groups"]) <= 1)
         assert left_behind(running.folder)["groups"] == [box.name]
         assert box.exec(["true"]).ok
 
@@ -158,20 +157,11 @@ def relay(port):
 def test_an_agent_that_is_killed_leaves_nothing_and_its_client_is_told(tmp_path):
     with agent(tmp_path / "killed", "--warm", "base=1") as running, running.connect() as host:
         box = host.start()
-        failures = []
-
-        def wait():
-            with pytest.raises(InfrastructureFailure) as caught:
-                box.exec(["sleep", "60"])
-            failures.append(caught.value)
-
-        waiting = threading.Thread(target=wait)
-        waiting.start()
-        time.sleep(0.3)
+        waiting = RunningCommand(box, ["sh", "-c", "echo up; sleep 600"], timeout_seconds=600)
         running.process.kill()
         nothing_is_left(running.folder, GONE_SECONDS)
-        waiting.join(10)
-        assert failures
+        waiting.join(GONE_SECONDS)
+        assert isinstance(waiting.end, InfrastructureFailure)
         with pytest.raises(InfrastructureFailure):
             host.start()
 
@@ -222,15 +212,12 @@ def test_an_agent_that_is_told_to_stop_destroys_everything_and_exits_well(tmp_pa
             host.start()
             assert running.stop() == 0
             nothing_is_left(running.folder, GONE_SECONDS)
-        deadline = time.monotonic() + GONE_SECONDS
-        while running.state.exists() and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert not running.state.exists()
+        assert becomes(lambda: not running.state.exists())
 
 
 def test_a_second_agent_of_the_same_folder_is_refused(running):
     command = agent_command(running.folder, listen=f"unix:{running.folder}/second")
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180)
     assert (done.returncode, "Another agent uses" in done.stderr) == (2, True)
 
 
@@ -258,10 +245,7 @@ def test_a_sandbox_is_used_once(warmed):
 
 
 def wait_for_warm(host, number):
-    deadline = time.monotonic() + 30
-    while host.node()["warm"]["base"] < number:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    assert becomes(lambda: host.node()["warm"]["base"] >= number)
 
 
 def test_many_sandboxes_come_and_go_and_leave_nothing(running):
@@ -274,7 +258,4 @@ def test_many_sandboxes_come_and_go_and_leave_nothing(running):
         list(clients.map(cycle, range(NUM_CYCLES)))
         assert not any(left_behind(running.folder).values())
     assert len(os.listdir(f"/proc/{running.process.pid}/fd")) < 40
-    deadline = time.monotonic() + 10
-    while zombies := zombie_children(running.process.pid):
-        assert time.monotonic() < deadline, zombies
-        time.sleep(0.2)
+    assert becomes(lambda: not zombie_children(running.process.pid))

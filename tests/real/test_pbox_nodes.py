@@ -56,7 +56,7 @@ def networks():
 
 
 def ip(*words):
-    subprocess.run(["ip", *words], check=True, capture_output=True, timeout=20)
+    subprocess.run(["ip", *words], check=True, capture_output=True, timeout=120)
 
 
 def node(network, number, folder):
@@ -80,7 +80,7 @@ def test_the_commands_of_all_nodes_reach_the_sandboxes_of_all_nodes_and_nothing_
         for each in nodes:
             held.callback(each.kill)
         for number, each in enumerate(nodes):
-            out, error = each.communicate(timeout=120)
+            out, error = each.communicate(timeout=300)
             assert each.returncode == 0, error
             facts = json.loads(out)
             own, other = (f"http://{NODES[n]}:" for n in (number, 1 - number))

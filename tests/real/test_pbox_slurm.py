@@ -3,10 +3,10 @@
 import json
 import os
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from becoming import becomes
 from pbox_agent import IMAGES, PLATFORM
 from pbox_image import base_image
 from slurm_cluster import cluster
@@ -57,15 +57,8 @@ def submitted(slurm, folder):
     words = ["sbatch", "--parsable", f"--cpus-per-task={os.cpu_count()}", "-o", folder / "out",
              job]  # fmt: skip
     number = slurm([*map(str, words)], check=True).stdout.strip()
-    wait_for(facts.exists, 90, lambda: (folder / "out").read_text())
+    assert becomes(facts.exists, 240), (folder / "out").read_text()
     return number, json.loads(facts.read_text())
-
-
-def wait_for(holds, seconds, why):
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, why()
-        time.sleep(0.1)
 
 
 def is_gone(folder):
@@ -79,13 +72,13 @@ def is_gone(folder):
 def test_a_batch_job_that_is_cancelled_leaves_nothing(slurm, tmp_path):
     number, facts = submitted(slurm, tmp_path)
     slurm(["scancel", number], check=True)
-    wait_for(lambda: is_gone(facts["folder"]), 20, lambda: list(PLACES.glob("**/*")))
+    assert becomes(lambda: is_gone(facts["folder"])), list(PLACES.glob("**/*"))
 
 
 def test_a_job_that_is_preempted_leaves_nothing(slurm, tmp_path):
     _, facts = submitted(slurm, tmp_path)
     slurm(["srun", "-p", "urgent", f"--cpus-per-task={os.cpu_count()}", "true"], check=True)
-    wait_for(lambda: is_gone(facts["folder"]), 20, lambda: list(PLACES.glob("**/*")))
+    assert becomes(lambda: is_gone(facts["folder"])), list(PLACES.glob("**/*"))
 
 
 def test_a_step_of_srun_has_sandboxes_and_sweeps_what_a_job_killed_with_its_watchers_left(
@@ -93,9 +86,9 @@ def test_a_step_of_srun_has_sandboxes_and_sweeps_what_a_job_killed_with_its_watc
 ):
     number, facts = submitted(slurm, tmp_path)
     slurm(["scancel", "--signal=KILL", "--full", number], check=True)
-    wait_for(lambda: not slurm(["squeue", "-h", "-j", number]).stdout.strip(), 30, str)
+    assert becomes(lambda: not slurm(["squeue", "-h", "-j", number]).stdout.strip())
     step_has_sandboxes_of_its_own(slurm, tmp_path)
-    wait_for(lambda: is_gone(facts["folder"]), 20, lambda: list(PLACES.glob("**/*")))
+    assert becomes(lambda: is_gone(facts["folder"])), list(PLACES.glob("**/*"))
 
 
 def step_has_sandboxes_of_its_own(slurm, folder):
@@ -106,4 +99,4 @@ def step_has_sandboxes_of_its_own(slurm, folder):
     facts = json.loads(facts_file.read_text())
     assert facts["said"] == "hi\n"
     assert str(facts["sandboxes"]) not in map(str, facts["mine"])
-    assert is_gone(facts["folder"])
+    assert becomes(lambda: is_gone(facts["folder"])), list(PLACES.glob("**/*"))

@@ -6,10 +6,13 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 import pytest
+from becoming import becomes
 
+from miles_periodic.compat.bindings.server_watch import READINGS_BEHIND
 from miles_periodic.compat.catalog import bindings_named
 from miles_periodic.compat.cpu import tiny_model
 from miles_periodic.compat.cpu.miles_router import MilesRouterProcess, RouterSetup
@@ -24,10 +27,8 @@ STAND_INS = "miles_periodic.compat.cpu.catalog:STAND_INS"
 SETTINGS = {"queue_weight": 1.0, "kv_weight": 1.0, "load_weight": 1.0}
 FLAGS = ("--max-total-tokens", "16384")
 NUM_CONVERSATIONS, NUM_TURNS, NUM_NEW_TOKENS, NUM_TOOL_TOKENS = 4, 6, 8, 12
-#: Requests of one round start one after the other, all before the first of them is answered.
-STAGGER_SECONDS = 0.02
-#: By then several readings of the servers are over, however busy this machine is.
-SETTLED_SECONDS = 30
+#: Far more than a short turn takes beside it.
+NUM_LONG_TOKENS = 300
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +64,7 @@ def router_before(servers, log, with_feature=True):
 def post(url, body, key=None):
     headers = {"Content-Type": "application/json"} | ({"X-SMG-Routing-Key": key} if key else {})
     request = urllib.request.Request(url, json.dumps(body).encode(), headers)
-    with urllib.request.urlopen(request, timeout=120) as response:
+    with urllib.request.urlopen(request, timeout=300) as response:
         return json.load(response)
 
 
@@ -78,8 +79,8 @@ class Conversation:
     num_refused: int = 0
     version: str = ""
 
-    def turn(self, router):
-        sampling = {"max_new_tokens": NUM_NEW_TOKENS, "temperature": 0.0, "ignore_eos": True}
+    def turn(self, router, num_new_tokens=NUM_NEW_TOKENS):
+        sampling = {"max_new_tokens": num_new_tokens, "temperature": 0.0, "ignore_eos": True}
         body = {"input_ids": self.tokens, "sampling_params": sampling, "return_logprob": True}
         answer = self._until_answered(router, body)
         meta = answer["meta_info"]
@@ -92,7 +93,7 @@ class Conversation:
 
     def _until_answered(self, router, body):
         """As Miles's client: a request that fails is sent again."""
-        for _ in range(60):
+        for _ in range(200):
             try:
                 return post(f"{router.url}/generate", body, self.key)
             except urllib.error.HTTPError:
@@ -119,9 +120,8 @@ def one_round(router, talks, number):
     threads = [threading.Thread(target=each.turn, args=(router,)) for each in order]
     for thread in threads:
         thread.start()
-        time.sleep(STAGGER_SECONDS)
     for thread in threads:
-        thread.join(120)
+        thread.join()
 
 
 def talk(router, talks, num_turns=NUM_TURNS):
@@ -130,12 +130,31 @@ def talk(router, talks, num_turns=NUM_TURNS):
     return [found for each in talks for found in each.found]
 
 
-def test_without_the_feature_turns_miss_their_prefix(servers, tmp_path):
+@contextmanager
+def open_turn(router, servers, conversation):
+    """Meanwhile a server generates a turn of that conversation."""
+    turn = threading.Thread(target=conversation.turn, args=(router, NUM_LONG_TOKENS))
+    turn.start()
+    assert becomes(lambda: sum(map(num_running, servers)))
+    yield
+    assert turn.is_alive()
+    turn.join()
+
+
+def num_running(server):
+    """Requests of which a server is generating."""
+    return sum(load["num_reqs"] - load["num_waiting_reqs"] for load in server.get("/get_load"))
+
+
+def test_without_the_feature_a_turn_misses_its_prefix_where_another_request_is_open(
+    servers, tmp_path
+):
     with router_before(servers, tmp_path / "log", with_feature=False) as router:
-        found = talk(router, conversations(1))
-    print(f"without: {found.count(False)} of {len(found)} turns miss their prefix")
-    assert len(found) == NUM_CONVERSATIONS * (NUM_TURNS - 1)
-    assert found.count(False) >= len(found) // 5
+        one, other, *_ = conversations(1)
+        one.turn(router)
+        with open_turn(router, servers, other):
+            one.turn(router)
+    assert one.found == [False]
 
 
 def test_with_the_feature_every_turn_finds_its_prefix_and_the_router_process_shows_it(
@@ -144,26 +163,40 @@ def test_with_the_feature_every_turn_finds_its_prefix_and_the_router_process_sho
     with router_before(servers, tmp_path / "log") as router:
         talks = conversations(2)
         assert all(talk(router, talks)), [(each.cached, each.held) for each in talks]
-        time.sleep(1.5)
+        for one, other in ((talks[0], talks[1]), (talks[2], talks[3])):
+            with open_turn(router, servers, other):
+                one.turn(router)
+            assert one.found[-1] and other.found[-1]
+        num_turns = NUM_CONVERSATIONS * NUM_TURNS + 4
+        becomes(lambda: consulted(router) >= num_turns)
         (row,) = [r for r in router.roll_call.roll.rows() if r["role"] == "router"]
         assert row["applied"] == ["routing/request", "routing/server"]
-        assert row["consulted"]["routing/server"] == NUM_CONVERSATIONS * NUM_TURNS
+        assert consulted(router) == num_turns
         assert not router.roll_call.roll.failures
     loads = [server.get("/v1/loads?include=core")["loads"] for server in servers]
     assert all(ranks and "num_waiting_reqs" in ranks[0] for ranks in loads)
 
 
+def consulted(router):
+    """How often the router is known to have asked for a server."""
+    rows = [r for r in router.roll_call.roll.rows() if r["role"] == "router"]
+    return sum(row["consulted"].get("routing/server", 0) for row in rows)
+
+
 def test_one_server_alone_is_said_to_leave_nothing_to_choose(servers, tmp_path):
     with router_before(servers[:1], tmp_path / "log") as router:
         conversations(3)[0].turn(router)
-        time.sleep(0.5)
-        assert [n for n in router.notices if "nothing to choose" in n]
+        assert becomes(lambda: [n for n in router.notices if "nothing to choose" in n])
 
 
 def test_conversations_of_a_server_that_dies_go_on_on_the_other(servers, tmp_path):
     with router_before(servers, tmp_path / "log") as router:
         talks = conversations(4)
-        assert all(talk(router, talks, num_turns=2))
+        with open_turn(router, servers, talks[0]):
+            talks[1].turn(router)  # And so at the other server.
+        talk(router, talks[2:], num_turns=1)
+        one_round(router, talks, 1)
+        assert all(each.found == [True] for each in talks)
         servers[0].stop()
         one_round(router, talks, 2)
         moved = [each for each in talks if not each.found[-1]]
@@ -182,6 +215,20 @@ def versions_answering(router, seed):
     return {each.version for each in talks}
 
 
+def wait_until_read(server, times=1):
+    """Until the router has taken in so many readings of a server that began from now on.
+
+    One was perhaps on its way; and the last one is over when another one asks.
+    """
+    wanted = num_readings(server) + times + 2
+    assert becomes(lambda: num_readings(server) >= wanted)
+
+
+def num_readings(server):
+    """How often a server was asked for its weight version."""
+    return server.log.read_text(errors="replace").count('"GET /model_info HTTP/1.1" 200')
+
+
 def test_a_recovered_server_gets_requests_once_it_has_the_current_weights(servers, tmp_path):
     dead = servers[0]
     recovered = SGLangServer(replace(dead.setup, flags=FLAGS), tmp_path / "recovered.log")
@@ -194,7 +241,6 @@ def test_a_recovered_server_gets_requests_once_it_has_the_current_weights(server
                 assert versions_answering(router, seed) == {"1"}
                 time.sleep(2)
             recovered.post("/update_weight_version", new_version="2", abort_all_requests=False)
-            end, seed = time.monotonic() + SETTLED_SECONDS, 9
-            while versions_answering(router, seed) != {"2"} and time.monotonic() < end:
-                seed += 1
-            assert versions_answering(router, seed + 1) == {"2"}
+            wait_until_read(recovered)
+            wait_until_read(servers[1], READINGS_BEHIND)
+            assert versions_answering(router, 9) == {"2"}

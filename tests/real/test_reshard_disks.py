@@ -60,7 +60,7 @@ def facts(tmp_path_factory):
     places = [folder / name for name in ("source", "model", "disk")]
     lines = [path for path in sys.path if path.endswith("lines")]
     command = [sys.executable, "-c", ONTO_A_DISK, *places, str(DISK_BYTES), *lines]
-    done = subprocess.run([*_namespace(), *command], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([*_namespace(), *command], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

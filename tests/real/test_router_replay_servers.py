@@ -3,12 +3,12 @@
 import os
 import subprocess
 import sys
-import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from becoming import becomes
+from begun_request import Begun
 from route_turns import MODEL, SHAPE, ask, converse, drawn, is_compact, read, replaying, same
 
 from miles_periodic.compat.cpu import tiny_model, wide_expert_parallel
@@ -144,20 +144,11 @@ def test_a_truncated_conversation_asks_again_from_where_it_was_cut(server):
 
 def in_the_background(server, tokens, num_new, **fields):
     """Start a request, and return once it has generated something."""
-    found = {}
-
-    def send():
-        found["answer"] = server.generate(tokens, num_new, return_logprob=True, **fields)
-
-    thread = threading.Thread(target=send)
-    thread.start()
-    time.sleep(0.7)
-
-    def answer(start=0):
-        thread.join(120)
-        return read(found["answer"], start)
-
-    return answer
+    begun, pool = Begun(), ThreadPoolExecutor(1)
+    sent = pool.submit(begun.generate, server, tokens, num_new, return_logprob=True, **fields)
+    pool.shutdown(wait=False)
+    begun.wait()
+    return lambda start=0: read(sent.result(240), start)
 
 
 def test_an_aborted_request_brings_the_rows_of_what_it_generated(server):
@@ -232,13 +223,17 @@ def test_a_log_probability_keeps_the_routes_that_sampled_it_across_an_update(upd
 
 
 def test_after_all_this_the_server_runs_and_every_binding_was_needed(server, request):
-    time.sleep(1.5)
+    version, _ = request.node.callspec.params["server"]
+    called = calls()[f"sglang-{version}"]["tests/real/test_router_replay_servers.py"]
+
+    def consulted():
+        return {name for row in server.roll.rows() for name in row["consulted"]}
+
+    becomes(lambda: called <= consulted() and not server.roll.never_consulted())
     assert server.is_running
     assert server.roll.failures == []
     assert server.roll.never_consulted() == []
-    version, _ = request.node.callspec.params["server"]
-    called = calls()[f"sglang-{version}"]["tests/real/test_router_replay_servers.py"]
-    assert {name for row in server.roll.rows() for name in row["consulted"]} == called
+    assert consulted() == called
 
 
 @pytest.fixture(scope="module", params=["0.5.23", "0.5.16"])
@@ -324,14 +319,14 @@ def test_a_buffer_that_one_prefill_can_overrun_is_refused_at_start(started):
         server.stop()
 
 
-def said(server, words, within_seconds=180):
+def said(server, words):
     """Whether a server that is starting says this, before it is up or gone."""
-    end = time.monotonic() + within_seconds
-    while time.monotonic() < end and server.is_running:
-        if words in server.log.read_text(errors="replace"):
-            return True
-        time.sleep(0.5)
-    return words in server.log.read_text(errors="replace")
+
+    def is_said():
+        return words in server.log.read_text(errors="replace")
+
+    becomes(lambda: is_said() or not server.is_running, 300)
+    return is_said()
 
 
 PASSED_ON = """
@@ -356,6 +351,6 @@ def test_a_blob_crosses_the_servers_other_form_of_messages_as_it_is(sglang_path)
         env={**os.environ, **own},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr

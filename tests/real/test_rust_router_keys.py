@@ -12,12 +12,12 @@ import pytest
 from json_server import JsonServer
 
 from miles_periodic.compat.bindings.routing_keys import HEADER, RANK_FIELDS
-from miles_periodic.compat.cpu.sglang_server import free_port
+from miles_periodic.compat.cpu.free_port import free_port
 from miles_periodic.plugins.request_routing.sticky import key_of
 
 pytestmark = pytest.mark.real
 
-UP_SECONDS = 60
+UP_SECONDS = 240
 NUM_ROLLOUTS, NUM_TURNS = 8, 5
 
 
@@ -88,7 +88,7 @@ def generate(url, tokens, key, fields):
     headers = {"Content-Type": "application/json"} | ({HEADER: key} if key else {})
     body = {"input_ids": tokens, "sampling_params": {"max_new_tokens": 1}, **fields}
     post = urllib.request.Request(f"{url}/generate", json.dumps(body).encode(), headers)
-    with urllib.request.urlopen(post, timeout=30):
+    with urllib.request.urlopen(post, timeout=120):
         pass
 
 

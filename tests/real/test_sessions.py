@@ -3,10 +3,10 @@
 import base64
 import json
 import threading
-import time
 
 import numpy as np
 import pytest
+from becoming import becomes
 from session_talk import MODEL, Kind, SessionServer, meta_of
 
 from miles_periodic.compat.cpu import tiny_model
@@ -64,6 +64,11 @@ def rows_in(record):
     )
 
 
+def num_running(server):
+    """Requests of which the server is generating."""
+    return sum(load["num_reqs"] - load["num_waiting_reqs"] for load in server.get("/get_load"))
+
+
 def test_deltas_joined_over_six_turns_equal_what_full_answers_say(featured, plain, tmp_path):
     talks = [server.open_session() for server in (featured, plain)]
     for words in WORDS:
@@ -97,7 +102,7 @@ def test_a_retracted_turn_and_new_weights_leave_the_rows_of_earlier_turns(
 
     turn = threading.Thread(target=talk.say, args=(WORDS[3],), kwargs={"num_tokens": 400})
     turn.start()
-    time.sleep(1.0)
+    assert becomes(lambda: num_running(backend))
     backend.post("/pause_generation", mode="retract")
     assert turn.is_alive()
     update = {"model_path": str(models / "after"), "weight_version": "2", "flush_cache": False}

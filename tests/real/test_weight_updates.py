@@ -4,7 +4,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from weight_updates import Rollouts, prompt, serving
+from weight_updates import Rollouts, in_flight, prompt, serving
 
 from miles_periodic.compat.cpu.sglang_server import ServerRefusal
 
@@ -37,8 +37,7 @@ def pool():
 
 def update_under(running, weights, pool):
     """Update the weights while each of `running` has a request at the server; its answers."""
-    turns = [rollout.in_flight(pool, LONG_TURN_TOKENS) for rollout in running]
-    time.sleep(0.1)
+    turns = in_flight(running, pool, LONG_TURN_TOKENS)
     unfinished = []
     weights.update_in_place(lambda: unfinished.extend(turn for turn in turns if not turn.done()))
     assert unfinished, "no request was running during the update; make LONG_TURN_TOKENS longer"
@@ -105,14 +104,12 @@ def test_a_salted_rollout_after_an_update_equals_one_on_a_clean_server(weights, 
 
 def test_nothing_is_generated_between_a_pause_and_its_continuation(weights, rollouts, pool):
     ours = rollouts()
-    turn = ours.start(prompt(5)).in_flight(pool, 64)
-    time.sleep(0.3)
+    turn = ours.start(prompt(5)).in_flight(pool, LONG_TURN_TOKENS)
     weights.pause()
-    was_done = turn.done()
-    time.sleep(1.5)
-    assert turn.done() == was_done
+    time.sleep(1.5)  # Longer than the rest of the turn takes.
+    assert not turn.done()
     weights.server.post("/continue_generation")
-    assert turn.result(60)["meta_info"]["completion_tokens"] == 64
+    assert turn.result(120)["meta_info"]["completion_tokens"] == LONG_TURN_TOKENS
 
 
 def test_a_pause_is_idempotent_with_an_empty_batch_and_twice_in_a_row(weights):
@@ -127,11 +124,10 @@ def test_a_flush_under_running_requests_is_refused_and_costs_nothing(weights, ro
     ours = rollouts()
     rollout = ours.start(prompt(7))
     turn = rollout.in_flight(pool, LONG_TURN_TOKENS)
-    time.sleep(0.3)
     weights.pause()
     with pytest.raises(ServerRefusal):
         weights.server.get("/flush_cache")
     weights.server.post("/continue_generation")
-    turn.result(60)
+    turn.result(120)
     rollout.turn()
     assert ours.drain()["re_prefilled_tokens"] == 0

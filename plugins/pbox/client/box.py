@@ -25,7 +25,7 @@ from miles_periodic.plugins.pbox.outcomes import (
 
 #: What a command's own time limit is given beyond it, for the way there and back: the node's
 #: clock decides, and this one only where the node no longer does.
-GRACE_SECONDS = 15.0
+GRACE_SECONDS = 30.0
 FILE_SECONDS = 300.0
 PIECE_BYTES = 1 << 18
 

@@ -25,8 +25,9 @@ from miles_periodic.plugins.pbox.outcomes import (
     TimedOut,
 )
 
-#: From a kill order to the end of its command; a sandbox that takes longer is destroyed.
-KILL_SECONDS = 2.0
+#: From a kill order to the end of its command, on a busy node too; a sandbox that takes longer is
+#: destroyed.
+KILL_SECONDS = 10.0
 #: What teardown waits for at most, step by step: runsc's own end, and everything's end.
 PATIENCE_SECONDS = 0.5
 TEARDOWN_SECONDS = 5.0
@@ -221,7 +222,7 @@ class Sandbox:
         """It is used from now on: no longer let others go first."""
         self._cgroup.favour(True)
 
-    async def answers(self, seconds: float = 1.0) -> bool:
+    async def answers(self, seconds: float = 5.0) -> bool:
         """Whether its process 1 answers."""
         try:
             await asyncio.wait_for(self._channel.answer(), timeout=seconds)

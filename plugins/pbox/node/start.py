@@ -15,7 +15,7 @@ from miles_periodic.plugins.pbox.node.guest_channel import GuestChannel, open_ch
 from miles_periodic.plugins.pbox.node.sandbox import Image, Node, Sandbox, remove_traces
 from miles_periodic.plugins.pbox.outcomes import InfrastructureFailure
 
-START_SECONDS = 30.0
+START_SECONDS = 60.0
 
 
 async def start(

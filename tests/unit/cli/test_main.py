@@ -15,7 +15,7 @@ def periodic(*arguments, name="periodic", cwd=None, **environment):
         [BIN / name, *arguments],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         cwd=cwd,
         env={**os.environ, "COLUMNS": "200", **environment},
     )

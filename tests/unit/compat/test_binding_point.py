@@ -59,7 +59,7 @@ def run(folder, roll_call, code, *, bindings=(DOUBLE, TRIPLE), in_sources=(), wo
     command = [sys.executable, *words, "-c", textwrap.dedent(code)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, env=variables, **pipes) as child:
-        output, errors = child.communicate(timeout=60)
+        output, errors = child.communicate(timeout=120)
     roll_call.hear_out(child.pid)
     return subprocess.CompletedProcess(command, child.returncode, output, errors)
 
@@ -144,7 +144,7 @@ def test_a_process_whose_sources_lack_the_point_that_was_planned_stops(toy, roll
     done = run(
         toy(),
         roll_call,
-        f"import time\n{SHOW}\ntime.sleep(30)",
+        f"import time\n{SHOW}\ntime.sleep(100)",
         bindings=(DOUBLE,),
         in_sources=("toy/double",),
     )

@@ -82,7 +82,7 @@ def interrupted(root, name, number, *, kill):
     here = os.path.dirname(__file__)
     code = CODE.format(here=here, name=name, number=number, kill=kill, root=str(root))
     words = [sys.executable, "-c", textwrap.dedent(code)]
-    return subprocess.run(words, capture_output=True, text=True, timeout=60)
+    return subprocess.run(words, capture_output=True, text=True, timeout=300)
 
 
 def in_this_process(monkeypatch, root, name, number):

@@ -13,7 +13,7 @@ def test_all_nodes_have_one_token_and_all_addresses_their_own_first(tmp_path):
 
     def node(number):
         """As short as a command can be: it leaves when it has met."""
-        meeting = Meeting(folder, number, 3, meet_seconds=20)
+        meeting = Meeting(folder, number, 3, meet_seconds=120)
         token = meeting.token()
         addresses = meeting.addresses(f"a{number}")
         meeting.leave()

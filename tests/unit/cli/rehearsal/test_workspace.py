@@ -48,7 +48,7 @@ def test_a_second_rehearsal_is_refused_with_the_first_ones_process():
         with pytest.raises(PeriodicError, match=f"kill {first.pid}"), workspace(None):
             pass
     finally:
-        first.communicate(timeout=20)
+        first.communicate(timeout=120)
 
 
 def test_the_lock_of_a_killed_rehearsal_is_no_obstacle():
@@ -57,7 +57,7 @@ def test_the_lock_of_a_killed_rehearsal_is_no_obstacle():
     )
     first.stdout.readline()
     first.kill()
-    first.wait(20)
+    first.wait(120)
     first.stdin.close()
     first.stdout.close()
     with workspace(None) as space:

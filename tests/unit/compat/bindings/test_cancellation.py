@@ -125,7 +125,7 @@ def test_a_rollout_in_the_middle_of_a_request_is_aborted_on_every_server_by_its_
         servers.hang, servers.version = True, "2"
         await turn([1, 2])
 
-    done = asyncio.run(asyncio.wait_for(bound(generate)(sample()), 20))
+    done = asyncio.run(asyncio.wait_for(bound(generate)(sample()), 120))
     rid = servers.requests[-1]["rid"]
     assert servers.aborted == [
         ("http://server:1/abort_request", rid),
@@ -155,7 +155,7 @@ def test_a_rollout_that_runs_a_tool_is_ended_meanwhile(feature, servers, turn, b
         servers.version = "2"
         await asyncio.Event().wait()
 
-    done = asyncio.run(asyncio.wait_for(bound(generate)(sample()), 20))
+    done = asyncio.run(asyncio.wait_for(bound(generate)(sample()), 120))
     assert was_cancelled(done)
 
 
@@ -170,7 +170,7 @@ def test_what_a_cancelled_rollout_holds_is_given_back(feature, servers, turn, bo
         finally:
             free.append("semaphore")
 
-    asyncio.run(asyncio.wait_for(bound(generate)(sample()), 20))
+    asyncio.run(asyncio.wait_for(bound(generate)(sample()), 120))
     assert free == ["semaphore"]
 
 
@@ -189,7 +189,7 @@ def test_a_neighbour_of_a_cancelled_rollout_goes_on(feature, servers, turn, boun
             await asyncio.sleep(0)
         return await old, await generate_one(sample())
 
-    old, young = asyncio.run(asyncio.wait_for(both(), 20))
+    old, young = asyncio.run(asyncio.wait_for(both(), 120))
     assert was_cancelled(old) and not was_cancelled(young)
 
 
@@ -256,7 +256,7 @@ def test_a_request_that_cannot_be_aborted_is_told_and_the_rollout_ends(
         servers.hang, servers.version = True, "2"
         await turn([1, 2])
 
-    done = asyncio.run(asyncio.wait_for(bound(generate)(sample()), 20))
+    done = asyncio.run(asyncio.wait_for(bound(generate)(sample()), 120))
     assert was_cancelled(done)
     assert "no router" in process.notices[0]
 

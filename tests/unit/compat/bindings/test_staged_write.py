@@ -91,7 +91,7 @@ def test_without_a_plan_the_files_are_megatrons_own(written):
 
 
 def test_the_files_of_a_wave_are_written_side_by_side(written):
-    meeting = threading.Barrier(2, timeout=30)
+    meeting = threading.Barrier(2, timeout=120)
 
     def write(number, bucket):
         meeting.wait()

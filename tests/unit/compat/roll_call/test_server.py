@@ -10,6 +10,8 @@ from miles_periodic.compat.roll_call import wire
 from miles_periodic.compat.roll_call.server import RollCallServer
 from miles_periodic.hooks.errors import RollCallError
 
+#: From its word on, the kernel shows the process's own variables and title.
+UP = "print('up', flush=True); input()"
 BINDING = Binding("a/b", "miles", "x:y", "m:f", processes=("trainer",))
 
 
@@ -21,7 +23,7 @@ def server():
 
 def connect(server):
     host, port = server.address.split(":")
-    return socket.create_connection((host, int(port)), timeout=5)
+    return socket.create_connection((host, int(port)), timeout=60)
 
 
 def hello(server, **changes):
@@ -83,7 +85,7 @@ def test_junk_on_the_line_is_turned_away_and_the_server_goes_on(server, junk):
 def test_a_reported_failure_names_process_and_binding(server):
     with connect(server) as line:
         line.sendall(hello(server) + wire.pack(wire.FAILED, binding="a/b", reason="why"))
-        assert server.failed.wait(5)
+        assert server.failed.wait(60)
     (failure,) = server.roll.failures
     assert "a/b" in str(failure) and "trainer (pid 7 on elsewhere" in str(failure)
 
@@ -124,16 +126,18 @@ def test_a_process_of_a_role_that_never_said_hello_is_found_in_the_process_table
 
     title = "ray::MegatronTrainRayActor"
     mute = subprocess.Popen(
-        [title, "-S", "-c", "input()"],
+        [title, "-S", "-c", UP],
         executable=sys.executable,
         env={**os.environ, RUN_ID: "run"},
         stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
     )
     try:
+        assert mute.stdout.readline() == b"up\n"
         found = absent_processes(server)
         assert [pid for pid, _ in found] == [mute.pid]
     finally:
-        mute.communicate(b"\n", timeout=10)
+        mute.communicate(b"\n", timeout=120)
 
 
 def test_the_launchers_own_child_is_found_whatever_its_title_shows():
@@ -147,14 +151,15 @@ def test_the_launchers_own_child_is_found_whatever_its_title_shows():
     binding = Binding("a/driver", "miles", "x:y", "m:f", processes=("driver",))
     with RollCallServer([binding], run_id="own") as server:
         environment = {**os.environ, RUN_ID: "own"}
-        command = [sys.executable, "-S", "-c", "input()"]
-        mute = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE)
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        mute = subprocess.Popen([sys.executable, "-S", "-c", UP], env=environment, **pipes)
         try:
+            assert mute.stdout.readline() == b"up\n"
             assert absent_processes(server) == []
             server.roll.driver_pid = mute.pid
             assert [pid for pid, _ in absent_processes(server)] == [mute.pid]
         finally:
-            mute.communicate(b"\n", timeout=10)
+            mute.communicate(b"\n", timeout=120)
 
 
 def test_a_run_that_no_process_joined_says_that_the_boot_line_did_not_run(server):
@@ -175,3 +180,20 @@ def test_what_was_applied_a_moment_ago_is_waited_for(server):
     with connect(server) as line:
         line.sendall(hello(server) + wire.pack(wire.APPLIED, binding="a/b"))
         server.require_applied()
+
+
+def test_an_ended_process_is_heard_out_to_its_last_word(server):
+    with connect(server) as line:
+        line.sendall(hello(server, host=socket.gethostname()))
+        for count in range(2000):
+            line.sendall(wire.pack(wire.CONSULTED, counts={"a/b": count}, title=""))
+    server.hear_out(7)
+    (entry,) = server.roll.entries
+    assert not entry.alive and entry.consulted == {"a/b": 1999}
+
+
+def test_of_an_ended_process_that_never_joined_nothing_is_waited_for(server):
+    with connect(server) as line:
+        line.sendall(hello(server))
+        ask_muster(line)
+        server.hear_out(8, patience_seconds=3600.0)

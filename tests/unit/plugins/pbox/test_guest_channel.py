@@ -21,7 +21,7 @@ def talk(scene):
         channel = await open_channel(answers, given)
         try:
             return await asyncio.wait_for(
-                scene(channel, lambda data: os.write(say, data), orders), timeout=20
+                scene(channel, lambda data: os.write(say, data), orders), timeout=120
             )
         finally:
             os.close(orders)

@@ -1,12 +1,15 @@
-"""A user's git checkout: read at a commit, and built upon in a work tree of our own.
+"""The commit of a user's git checkout that is built upon, in a work tree of our own.
 
 Nothing here touches the user's branch, index or files, and nothing is ever pushed. Hooks of the
-checkout do not run: they are made for its own work tree.
+checkout do not run: they are made for its own work tree. What is made in the checkout is made and
+taken away whole, also where a signal ends the command meanwhile.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,6 +21,8 @@ from miles_periodic.hooks.errors import PeriodicError
 from miles_periodic.hooks.git_environment import of_no_repository
 
 _QUIET = ("-c", "core.hooksPath=/dev/null", "-c", "advice.detachedHead=false")
+#: The signals that end a command, and that it can survive.
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _ENVIRONMENT = {"GIT_TERMINAL_PROMPT": "0", "GIT_LFS_SKIP_SMUDGE": "1", "LC_ALL": "C"}
 
 
@@ -46,16 +51,26 @@ def git(folder: Path, *words: str) -> str:
     return said
 
 
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Signals wait until what is inside has ended; git commands inside do not get them either."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 @dataclass(frozen=True, slots=True)
-class Checkout:
-    """A git repository and the commit in it that a change starts from."""
+class Base:
+    """The commit that a change starts from, and the git repository that it is in."""
 
     folder: Path
-    base: str
+    commit: str
 
     @classmethod
-    def at(cls, folder: Path, ref: str) -> Checkout:
-        """The repository that `folder` is in; PeriodicError where there is none or no such ref."""
+    def at(cls, folder: Path, ref: str) -> Base:
+        """That commit of the repository that `folder` is in; PeriodicError where there is none."""
         try:
             top = Path(git(folder, "rev-parse", "--show-toplevel").strip())
         except (GitError, OSError) as error:
@@ -65,20 +80,20 @@ class Checkout:
                 remedy="Give --checkout the folder of a git clone of the upstream.",
             ) from error
         try:
-            base = git(top, "rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}").strip()
+            commit = git(top, "rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}").strip()
         except GitError as error:
             raise PeriodicError(
                 f"{top} has no commit {ref!r}.",
                 tree=str(top),
                 remedy="Fetch it, or name another with --base.",
             ) from error
-        return cls(top, base)
+        return cls(top, commit)
 
     def text(self, path: str) -> str | None:
-        """A file of the base, or None where it has none."""
-        if not git(self.folder, "ls-tree", "--name-only", "--full-tree", self.base, "--", path):
+        """A file of it, or None where it has none."""
+        if not git(self.folder, "ls-tree", "--name-only", "--full-tree", self.commit, "--", path):
             return None
-        return git(self.folder, "show", f"{self.base}:{path}")
+        return git(self.folder, "show", f"{self.commit}:{path}")
 
     def check_can_commit(self, branch: str) -> None:
         """PeriodicError where the branch is there, or nobody is named to sign a commit off."""
@@ -114,19 +129,35 @@ class Checkout:
 
     @contextmanager
     def work_tree(self) -> Iterator[Path]:
-        """The base in a folder of its own, on no branch; it is gone afterwards."""
-        with tempfile.TemporaryDirectory(prefix="miles-prepare-") as outer:
-            folder = Path(outer) / self.folder.name
-            git(self.folder, "worktree", "add", "--quiet", "--detach", str(folder), self.base)
-            try:
-                yield folder
-            finally:
-                git(self.folder, "worktree", "remove", "--force", str(folder))
+        """Its files in a folder of their own, on no branch; the folder is gone afterwards."""
+        outer: Path | None = None
+        try:
+            with _undisturbed():
+                outer = Path(tempfile.mkdtemp(prefix="miles-prepare-"))
+                folder = outer / self.folder.name
+                words = ("worktree", "add", "--quiet", "--detach", str(folder), self.commit)
+                git(self.folder, *words)
+            yield folder
+        finally:
+            with _undisturbed():
+                if outer is not None:
+                    self._take_away(outer)
+
+    def _take_away(self, outer: Path) -> None:
+        folder = outer / self.folder.name
+        if (folder / ".git").exists():
+            git(self.folder, "worktree", "remove", "--force", str(folder))
+        shutil.rmtree(outer)
 
     def keep(self, branch: str, commit: str, description: str) -> None:
         """Name the commit by a new branch, with the pull request's text as its description."""
-        git(self.folder, "branch", "--no-track", branch, commit)
-        git(self.folder, "config", f"branch.{branch}.description", description)
+        with _undisturbed():
+            git(self.folder, "branch", "--no-track", branch, commit)
+            try:
+                git(self.folder, "config", f"branch.{branch}.description", description)
+            except GitError:
+                git(self.folder, "update-ref", "-d", f"refs/heads/{branch}")
+                raise
 
 
 def commit(folder: Path, changed: Mapping[str, str] | Sequence[str], message: str) -> str:

@@ -1,0 +1,29 @@
+"""Commands that are ended from outside: through every clean-up, and with a word of what is left."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import typer
+
+from miles_periodic.cli import messages
+
+
+@contextmanager
+def interruptible(said: str) -> Iterator[None]:
+    """SIGTERM and SIGHUP end what is inside the way Ctrl-C does; then `said`, and status 130."""
+
+    def stop(number, frame):
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    except KeyboardInterrupt:
+        messages.say("interrupted", said, "yellow")
+        raise typer.Exit(130) from None
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
