@@ -1,10 +1,10 @@
 """The router of Miles main under our bindings, before two servers that keep whole prompts."""
 
 import json
-import time
 import urllib.request
 
 import pytest
+from becoming import becomes
 from json_server import JsonServer
 from miles_trees import MAIN
 
@@ -68,18 +68,12 @@ def test_every_turn_of_eight_rollouts_finds_its_prefix(miles_tree, servers, tmp_
                 assert found == 20 * (turn - 1)
         assert all(server.prompts for server in servers)
         assert not router.roll_call.roll.failures
-        assert called_by_the(router) == calls()[MAIN]["tests/miles_main/test_request_routing.py"]
-
-
-def called_by_the(router):
-    """The bindings that the router's process called; counts reach the roll call by the second."""
-    end = time.monotonic() + 30
-    while True:
-        (row,) = router.roll_call.roll.rows()
-        if set(row["consulted"]) == set(ROUTER_BINDINGS) or time.monotonic() > end:
-            assert row["role"] == "router"
-            return set(row["consulted"])
-        time.sleep(0.1)
+        roll, called = (
+            router.roll_call.roll,
+            calls()[MAIN]["tests/miles_main/test_request_routing.py"],
+        )
+        assert becomes(lambda: [set(row["consulted"]) for row in roll.rows()] == [called])
+        assert {row["role"] for row in roll.rows()} == {"router"}
 
 
 def test_the_plan_binds_the_router_and_leaves_the_sessions_key_to_miles(miles_tree):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from becoming import becomes
 from ray_engine import SGLangEngine
 from route_turns import Answer, ask, drawn, read
 
@@ -83,7 +82,8 @@ def observe(server: SGLangServer, models: tuple[Path, Path]) -> Observed:
     behind = _afresh(server, SHORT, 4, len(SHORT))
     alone, retracted = _retracted(server, models)
     roll = server.roll
-    _until(lambda: not roll.never_consulted() and "engine" in _roles(roll))
+    # What does not come is for the tests to tell.
+    becomes(lambda: not roll.never_consulted() and "engine" in _roles(roll))
     where: dict[str, set[str]] = {}
     for row in roll.rows():
         for name, count in row["consulted"].items():
@@ -117,7 +117,7 @@ def _flush(server: SGLangServer) -> None:
             return False
         return True
 
-    _until(is_done)
+    assert becomes(is_done)
 
 
 def _mixed(server: SGLangServer) -> tuple[list[Any], list[Answer]]:
@@ -157,10 +157,3 @@ def _load(server: SGLangServer, model: Path) -> None:
     done = server.post("/update_weights_from_disk", model_path=str(model), flush_cache=False)
     server.post("/continue_generation")
     assert done["success"], done
-
-
-def _until(is_so: Callable[[], bool]) -> None:
-    """Wait; what it was waited for is for the tests to tell where it does not come."""
-    end = time.monotonic() + PATIENCE_SECONDS
-    while not is_so() and time.monotonic() < end:
-        time.sleep(0.05)
