@@ -10,7 +10,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -171,29 +171,17 @@ class SGLangServer:
 
     def post(self, path: str, timeout: float = REQUEST_SECONDS, **body: Any) -> Any:
         """The answer to a POST of JSON; ServerRefusal where the status says that it failed."""
-        return _answer(_posted(self.url + path, body), timeout)
+        request = urllib.request.Request(
+            self.url + path, json.dumps(body).encode(), {"Content-Type": "application/json"}
+        )
+        return _answer(request, timeout)
 
     def generate(self, tokens: Sequence[int], num_new_tokens: int = 4, **fields: Any) -> Any:
         """Greedy continuation of `tokens` by exactly `num_new_tokens`, with routed experts."""
-        return self.post("/generate", **_generation(tokens, num_new_tokens, fields))
-
-    def stream(self, tokens: Sequence[int], num_new_tokens: int, **fields: Any) -> Iterator[Any]:
-        """As `generate`, in answers that come with the tokens, each with all of `meta_info`."""
-        body = {**_generation(tokens, num_new_tokens, fields), "stream": True}
-        request = _posted(f"{self.url}/generate", body)
-        with urllib.request.urlopen(request, timeout=REQUEST_SECONDS) as response:
-            for line in response:
-                text = line.decode().removeprefix("data: ").strip()
-                if text.startswith("{"):
-                    yield json.loads(text)
-
-
-def _generation(
-    tokens: Sequence[int], num_new_tokens: int, fields: Mapping[str, Any]
-) -> dict[str, Any]:
-    sampling = {"max_new_tokens": num_new_tokens, "temperature": 0.0, "ignore_eos": True}
-    body = {"input_ids": list(tokens), "return_routed_experts": True, **fields}
-    return {**body, "sampling_params": {**sampling, **fields.get("sampling_params", {})}}
+        sampling = {"max_new_tokens": num_new_tokens, "temperature": 0.0, "ignore_eos": True}
+        sampling.update(fields.pop("sampling_params", {}))
+        body = {"input_ids": list(tokens), "sampling_params": sampling}
+        return self.post("/generate", **{**body, "return_routed_experts": True, **fields})
 
 
 def _inherited_path() -> list[str]:
@@ -206,11 +194,6 @@ class ServerRefusal(OSError):
     def __init__(self, status: int, text: str) -> None:
         self.status, self.text = status, text
         super().__init__(f"{status}: {text}")
-
-
-def _posted(url: str, body: Mapping[str, Any]) -> urllib.request.Request:
-    content = {"Content-Type": "application/json"}
-    return urllib.request.Request(url, json.dumps(body).encode(), content)
 
 
 def _answer(request: urllib.request.Request, timeout: float) -> Any:

@@ -8,16 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from becoming import becomes
+from begun_request import Begun
 from ray_engine import SGLangEngine
 from route_turns import Answer, ask, drawn, read
 
 from miles_periodic.compat.cpu.sglang_server import ServerRefusal, SGLangServer
 
-#: New tokens of the request that is retracted, and how many of them have come by then.
-NUM_NEW, NUM_BEGUN = 150, 8
+#: New tokens of the request that is retracted.
+NUM_NEW = 150
 #: Requests of which one is still running when the pause arrives, however busy the machine is.
 MAX_TRIES = 20
-PATIENCE_SECONDS = 60
+PATIENCE_SECONDS = 300
 
 
 class ServerOfAnEngine(SGLangServer):
@@ -146,10 +147,12 @@ def _retracted(server: SGLangServer, models: tuple[Path, Path]) -> tuple[Answer,
 def _under_new_weights(server: SGLangServer, model: Path) -> Answer:
     """A request that is retracted once it has begun, and goes on under another model."""
     _flush(server)
-    stream = server.stream(LONG, NUM_NEW, routed_experts_start_len=0, return_logprob=True)
-    begun = next(each for each in stream if each["meta_info"]["completion_tokens"] >= NUM_BEGUN)
-    _load(server, model)
-    return read([begun, *stream][-1])
+    begun, fields = Begun(), {"routed_experts_start_len": 0, "return_logprob": True}
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(begun.generate, server, LONG, NUM_NEW, **fields)
+        begun.wait()
+        _load(server, model)
+        return read(answer.result())
 
 
 def _load(server: SGLangServer, model: Path) -> None:

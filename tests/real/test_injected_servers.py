@@ -11,7 +11,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from injected_servers import DELTA_START, LONG, NUM_BEGUN, NUM_NEW, ServerOfAnEngine, observe
+from begun_request import NUM_BEGUN
+from injected_servers import DELTA_START, LONG, NUM_NEW, ServerOfAnEngine, observe
 from patched_trees import patched_copy
 from route_turns import read, same
 
