@@ -84,18 +84,22 @@ def observe(server: SGLangServer, models: tuple[Path, Path]) -> Observed:
     alone, retracted = _retracted(server, models)
     roll = server.roll
     # What does not come is for the tests to tell.
-    becomes(lambda: not roll.never_consulted() and "engine" in _roles(roll))
-    where: dict[str, set[str]] = {}
-    for row in roll.rows():
-        for name, count in row["consulted"].items():
-            assert count > 0
-            where.setdefault(name, set()).add(row["role"])
+    wanted = {binding.name for binding in roll.bindings}
+    becomes(lambda: _where(roll).keys() == wanted and "engine" in _roles(roll))
     in_sources = {name for row in roll.rows() for name in row["in_sources"]}
     failures = [str(failure) for failure in roll.failures]
     return Observed(
-        full, delta, behind, silent, beside, alone, retracted, where, _roles(roll), in_sources,
-        failures,
+        full, delta, behind, silent, beside, alone, retracted, _where(roll), _roles(roll),
+        in_sources, failures,
     )  # fmt: skip
+
+
+def _where(roll) -> dict[str, set[str]]:
+    where: dict[str, set[str]] = {}
+    for row in roll.rows():
+        for name in row["consulted"]:
+            where.setdefault(name, set()).add(row["role"])
+    return where
 
 
 def _roles(roll) -> set[str]:
