@@ -79,6 +79,12 @@ def _unpack(wheel: Path, folder: Path) -> None:
 #: What a release of SGLang needs in other versions than the rehearsal's environment has, or
 #: besides it, to serve on a CPU.
 SERVING = {
+    "0.5.9": (
+        "transformers==4.57.1",
+        "tokenizers==0.22.2",
+        "huggingface_hub==0.36.0",
+        "soundfile==0.13.1",
+    ),
     "0.5.11": (
         "transformers==5.6.0",
         "tokenizers==0.22.2",
@@ -93,6 +99,8 @@ SERVING = {
     ),
     "0.5.23": ("soundfile==0.13.1",),
 }
+#: Releases that serve with what another one needs.
+SERVED_LIKE = {"0.5.12": "0.5.11", "0.5.14": "0.5.16"}
 
 
 @pytest.fixture(scope="session")
@@ -101,7 +109,8 @@ def sglang_path() -> Callable[[str], list[Path]]:
 
     def path(version: str) -> list[Path]:
         tree = unpacked_wheel("sglang", version, "3.11")
-        return [site(f"sglang-{version}", SERVING[version]), tree]
+        like = SERVED_LIKE.get(version, version)
+        return [site(f"sglang-{like}", SERVING[like]), tree]
 
     return path
 

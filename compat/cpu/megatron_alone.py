@@ -5,8 +5,8 @@
 with the tree to run first in PYTHONPATH. SCRIPT defines what one rank finds out, `facts(rank: Rank)
 -> dict`, and, where it wants bindings put in, `before_import()`, which is called once before
 anything of Megatron is imported. Megatron is imported once; from there the ranks of each of WORLDS
-(`1,2`) are forked, one world after the other. Rank r of n leaves `FOLDER/n/r.json`, or
-`FOLDER/n/r.error`. The fixture `megatron_ranks` of tests/real starts it;
+(`1,2`) are forked, one world after the other. Rank r of n leaves `FOLDER/n/r.json`, its id
+among the facts, or `FOLDER/n/r.error`. The fixture `megatron_ranks` of tests/real starts it;
 compat/cpu/megatron_models.py has what to train.
 """
 
@@ -116,7 +116,7 @@ def _world(facts: Facts, world_size: int, folder: Path, words: tuple[str, ...]) 
 
 def _leave_facts(facts: Facts, rank: Rank, folder: Path) -> int:
     try:
-        found = _in_process_group(facts, rank, folder / "rendezvous")
+        found = {**_in_process_group(facts, rank, folder / "rendezvous"), "pid": os.getpid()}
         (folder / f"{rank.rank}.json").write_text(json.dumps(found), encoding="utf-8")
         return 0
     except Exception:

@@ -100,6 +100,27 @@ class SGLangServer:
     def start(self) -> None:
         """Start the processes and return at once; for several servers that come up together."""
         self.roll_call.__enter__()
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self.command(),
+                env={**os.environ, **self.environment()},
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def command(self) -> list[str]:
+        """What is run in that environment."""
+        command = [sys.executable, "-m", "sglang.launch_server", *FLAGS]
+        command += ["--model-path", str(self.setup.model), "--port", str(self.port)]
+        if "--dp" not in self.setup.flags:
+            # SGLang would take a port of those that the kernel gives to connections, long before
+            # it listens there.
+            command += [SLEEP, "--nccl-port", str(free_port(RANK_PORTS))]
+        return [*command, *self.setup.flags]
+
+    def environment(self) -> dict[str, str]:
+        """The variables that its first process needs besides those of whoever starts it."""
         manifest = RunManifest(
             self.roll_call.run_id,
             self.roll_call.address,
@@ -111,34 +132,17 @@ class SGLangServer:
             meter=self.setup.meter,
             ends_with_launcher=True,
         )
-        with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                self._command(),
-                env={
-                    **os.environ,
-                    **cpu_environment(),
-                    **manifest.environment(),
-                    "PYTHONPATH": ":".join([*map(str, self.setup.path), *_inherited_path()]),
-                    **self.setup.environment,
-                },
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-
-    def _command(self) -> list[str]:
-        command = [sys.executable, "-m", "sglang.launch_server", *FLAGS]
-        command += ["--model-path", str(self.setup.model), "--port", str(self.port)]
-        if "--dp" not in self.setup.flags:
-            # SGLang would take a port of those that the kernel gives to connections, long before
-            # it listens there.
-            command += [SLEEP, "--nccl-port", str(free_port(RANK_PORTS))]
-        return [*command, *self.setup.flags]
+        return {
+            **cpu_environment(),
+            **manifest.environment(),
+            "PYTHONPATH": ":".join([*map(str, self.setup.path), *_inherited_path()]),
+            **self.setup.environment,
+        }
 
     def wait(self, up_seconds: float = UP_SECONDS) -> None:
         """Return when the server is healthy and its processes have joined the roll call."""
         end = time.monotonic() + up_seconds
-        while self._process.poll() is None and time.monotonic() < end:
+        while self.is_running and time.monotonic() < end:
             try:
                 self.get("/health", timeout=5)
             except OSError:

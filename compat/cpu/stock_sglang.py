@@ -27,6 +27,29 @@ def allocate_unregistered(common: ModuleType) -> None:
     replace(common, "alloc_with_host_register", _unregistered)
 
 
+def topk_leaves_the_forward_buffer(base: ModuleType) -> None:
+    """Copy a step's routes out of the buffer that the next step writes, in order.
+
+    Symptom: with overlap scheduling, rows of a step are those of its successor. Trigger:
+    `TopkCaptureOutput.copy_to_cpu` of 0.5.12 to 0.5.14, sglang/srt/state_capturer/base.py, moves
+    a view to the CPU on the forward's own stream and stores it one step later. Safe: it is the
+    copy that the same line makes on a GPU. Later releases copy by another method, on a stream of
+    its own: those are left alone, for what they lack is lacking on a GPU too.
+    """
+    if not hasattr(base.TopkCaptureOutput, "copy_to_cpu"):
+        return
+
+    def make(native: Callable[..., Any]) -> Callable[..., Any]:
+        def copy_to_cpu(self: Any) -> None:
+            native(self)
+            self.out_cache_loc = self.out_cache_loc.clone()
+            self.topk = self.topk.clone()
+
+        return copy_to_cpu
+
+    replace(base, "TopkCaptureOutput.copy_to_cpu", make)
+
+
 STAND_INS = (
     *pinned_memory.STAND_INS,
     StandIn(
@@ -34,5 +57,11 @@ STAND_INS = (
         module="sglang.srt.mem_cache.pool_host.common",
         apply=allocate_unregistered,
         why="Host pools register their memory with CUDA, which needs a driver.",
+    ),
+    StandIn(
+        name="copies/captured-topk",
+        module="sglang.srt.state_capturer.base",
+        apply=topk_leaves_the_forward_buffer,
+        why="The routes of a step are kept as a view of a buffer that the next step overwrites.",
     ),
 )

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from miles_trees import TREES
+from miles_trees import LABELS, TREES
 from patched_trees import PATCHED, WAYS, patched_copy
 
 from miles_periodic.compat.matrix.called import calls
@@ -33,9 +33,12 @@ def computed(request, tmp_path_factory):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.parametrize("computed", [("wheel", "injected")], ids="-".join, indirect=True)
-def test_the_binding_is_called_and_stands_on_file(computed):
-    called = calls()["miles-rl-0.0.2"]["tests/compat/test_miles_losses.py"]
+@pytest.mark.parametrize(
+    "computed", [(tree, "injected") for tree in TREES], ids="-".join, indirect=True
+)
+def test_the_binding_is_called_and_stands_on_file(computed, request):
+    line, _ = request.node.callspec.params["computed"]
+    called = calls()[LABELS[line]]["tests/compat/test_miles_losses.py"]
     assert set(computed["consulted"]) == called
 
 

@@ -11,8 +11,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from miles_trees import TREES
+from miles_trees import LABELS, TREES
 from small_server import routes
+
+from miles_periodic.compat.matrix.called import calls
 
 PROCESS = Path(__file__).parents[1] / "lines" / "rollout_process.py"
 TIMEOUT_SECONDS = 900
@@ -49,8 +51,13 @@ CASES = {
 
 
 @pytest.fixture(scope="module", params=TREES)
-def tree(request):
-    return TREES[request.param]
+def line(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def tree(line):
+    return TREES[line]
 
 
 def run(tree, features, cases):
@@ -69,6 +76,11 @@ def on(tree):
 def off(tree):
     whole = ("three turns", "no new tokens", "one turn, single_turn", "one turn, older")
     return run(tree, "off", {name: CASES[name] for name in whole})
+
+
+def test_the_bindings_of_every_path_are_called_and_stand_on_file(on, off, line):
+    called = calls()[LABELS[line]]["tests/compat/test_miles_rollouts.py"]
+    assert set(on["consulted"]) == called and off["consulted"] == []
 
 
 def rows(tokens, version=0):

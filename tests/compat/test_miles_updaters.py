@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from miles_trees import TREES
+from miles_trees import LABELS, TREES
 
 from miles_periodic.compat.matrix.called import calls
 
@@ -43,9 +43,10 @@ def methods(calls):
     return [method for _, method, _ in calls]
 
 
-def test_the_bindings_of_the_updaters_are_called_and_stand_on_file():
-    called = calls()["miles-rl-0.0.2"]["tests/compat/test_miles_updaters.py"]
-    assert set(told("wheel", "in_place")["consulted"]) == called
+@pytest.mark.parametrize("line", TREES)
+def test_the_bindings_of_the_updaters_are_called_and_stand_on_file(line):
+    called = calls()[LABELS[line]]["tests/compat/test_miles_updaters.py"]
+    assert set(told(line, "in_place")["consulted"]) == called
 
 
 def test_in_place_no_server_is_told_to_flush(updater):

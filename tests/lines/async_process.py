@@ -19,7 +19,7 @@ TREE = sys.argv[1]
 sys.path.insert(0, TREE)
 
 from json_server import JsonServer  # noqa: E402
-from lone_process import join  # noqa: E402
+from lone_process import counts, join  # noqa: E402
 
 from miles_periodic.compat.catalog import bindings_named  # noqa: E402
 from miles_periodic.compat.manifest import FeatureReference, RunManifest  # noqa: E402
@@ -199,6 +199,7 @@ async def steps(server: Server) -> dict:
         "prompts": sorted({sample.prompt for sample in [*first, *second]}),
         "aborted": len(server.aborted),
         "num_salts": len(server.salts),
+        "consulted": sorted(counts),
         "metrics": [{k: v for k, v in m.items() if "miles_periodic" in k} for m in logged],
     }
 

@@ -59,10 +59,10 @@ LIGHT = {
 #: longest first, so that no worker ends long before the other.
 SERVERS = (
     "tests/real/test_router_replay_servers.py",
+    "tests/real/test_injected_servers.py",
     "tests/real/test_prefill_decode.py",
     "tests/real/test_request_routing.py",
     "tests/real/test_weight_updates.py",
-    "tests/real/test_server_backport.py",
     "tests/real/test_sessions.py",
     "tests/real/test_miles_over_a_server.py",
     "tests/real/test_cancelled_rollouts.py",

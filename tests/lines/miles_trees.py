@@ -11,3 +11,6 @@ CHECKOUT = os.environ.get("MILES_TREE")
 
 #: Line of Miles to the folder that holds its package `miles`.
 TREES = {"wheel": WHEEL} | ({"main": Path(CHECKOUT)} if CHECKOUT else {})
+#: Line of Miles to the recorded tree whose shapes it has, as compat/matrix/called.toml names it.
+MAIN = "miles-main-31f1ca961"
+LABELS = {"wheel": "miles-rl-0.0.2", "main": MAIN}

@@ -7,7 +7,6 @@ See compat/cpu/megatron_alone.py, which runs it. Both live in one process: what 
 from __future__ import annotations
 
 import contextlib
-import os
 from pathlib import Path
 from unittest import mock
 
@@ -21,9 +20,8 @@ from both_kinds import (
     shows_placeholders,
     state,
 )
-from lone_process import counts, join
+from bound_ranks import WORKSPACE_BYTES
 
-from miles_periodic.compat.catalog import binding_names, bindings_named
 from miles_periodic.compat.cpu.fused_adam import torch_adam
 from miles_periodic.compat.cpu.megatron_alone import Rank
 from miles_periodic.compat.cpu.megatron_models import (
@@ -35,23 +33,10 @@ from miles_periodic.compat.cpu.megatron_models import (
     trainer,
 )
 from miles_periodic.compat.cpu.megatron_saves import load, save
-from miles_periodic.compat.manifest import FeatureReference, RunManifest
-from miles_periodic.compat.tree import Tree
 from miles_periodic.hooks.errors import PeriodicError
 
-SLUG = "chunked-optimizer-offload"
-FEATURE = "miles_periodic.plugins.chunked_optimizer_offload.feature:ChunkedOptimizerOffload"
-#: So little that a tiny model is many chunks.
-SETTINGS = {"workspace_bytes": 48 << 10, "chunk_bytes": 6 << 10}
 NUM_STEPS = 20
 SHARDINGS = ("dp_reshardable", "fully_reshardable")
-
-
-def before_import() -> None:
-    tree = Tree.at("megatron", Path(os.environ["PYTHONPATH"].split(os.pathsep)[0]))
-    features = (FeatureReference(SLUG, FEATURE, SETTINGS),)
-    bindings = bindings_named(binding_names(SLUG, "megatron", tree))
-    join(RunManifest("run", "", "", features, bindings))
 
 
 def equal_training(rank: Rank, steps: int, routes=None, **fields) -> dict:
@@ -125,7 +110,7 @@ def after_save(saved: Trainer, rank: Rank) -> dict:
     # Every rank fails at the same place, or some would wait for the others.
     with mock.patch.object(TorchDistSaveShardedStrategy, "save", disk_is_full):
         told = said_by(lambda: save(saved, folder, sharding="dp_reshardable"), OSError)
-    limit_bytes = SETTINGS["workspace_bytes"]
+    limit_bytes = WORKSPACE_BYTES
     return {
         "told": told,
         "placeholders": released and shows_placeholders(placed),
@@ -272,5 +257,4 @@ def facts(rank: Rank) -> dict:
         found["torch_fallback"] = torch_fallback(rank)
         found["broken"] = broken_paths(rank)
         found["refused"] = refused()
-    found["consulted"] = sorted(counts)
     return found

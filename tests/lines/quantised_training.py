@@ -12,9 +12,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from both_kinds import native, native_trainer, offloaded, same, shows_placeholders, state
-from lone_process import counts
-from offloaded_training import SETTINGS, new_folder, refusal
-from offloaded_training import before_import as join_run
+from bound_ranks import WORKSPACE_BYTES
+from offloaded_training import new_folder, refusal
 from transformer_engine_kernels import import_transformer_engine
 
 from miles_periodic.compat.cpu.megatron_alone import Rank
@@ -36,7 +35,6 @@ def before_import() -> None:
     import_transformer_engine(Path(sys.argv[4]))
     # gloo makes one tensor of what is gathered together, and bytes would become numbers.
     dist._coalescing_manager = lambda *args, **kwargs: contextlib.nullcontext()
-    join_run()
 
 
 def whole_state(trained: Trainer) -> list[torch.Tensor]:
@@ -68,7 +66,7 @@ def equal_training(rank: Rank, recipe: str, num_steps: int) -> dict:
         "num_of_stock": len(weights_of(stock.model)),
         "requantised": not same(before, bytes_of(ours)),
         "placeholders": shows_placeholders(placed),
-        "within_workspace": placed.optimizer.device_bytes() <= SETTINGS["workspace_bytes"],
+        "within_workspace": placed.optimizer.device_bytes() <= WORKSPACE_BYTES,
         "num_waves": len(placed.quantising.waves),
         "num_owned": sum(master is not None for master in masters_of(ours)),
     }
@@ -150,5 +148,4 @@ def facts(rank: Rank) -> dict:
     if rank.world_size > 1:
         found["checkpoints"] = checkpoints(rank)
         found["weights"] = weights_become_masters()
-    found["consulted"] = sorted(counts)
     return found

@@ -23,7 +23,7 @@ sys.path.insert(0, str(TREE))
 sys.path.insert(1, str(Path(__file__).parent))
 
 import small_server  # noqa: E402
-from lone_process import join  # noqa: E402
+from lone_process import counts, join  # noqa: E402
 
 from miles_periodic.compat.catalog import binding_names, bindings_named  # noqa: E402
 from miles_periodic.compat.manifest import FeatureReference, RunManifest  # noqa: E402
@@ -272,7 +272,8 @@ async def main():
 
     http_utils._http_client = httpx.AsyncClient()
     cases = json.loads(sys.argv[3])
-    print(json.dumps({name: await run(*case) for name, case in cases.items()}))
+    found = {name: await run(*case) for name, case in cases.items()}
+    print(json.dumps({**found, "consulted": sorted(counts)}))
 
 
 if __name__ == "__main__":

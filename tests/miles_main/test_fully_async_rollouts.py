@@ -7,6 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from miles_trees import MAIN
+
+from miles_periodic.compat.matrix.called import calls
 
 PROCESS = Path(__file__).parents[1] / "lines" / "async_process.py"
 TIMEOUT_SECONDS = 900
@@ -23,6 +26,11 @@ def seen(miles_tree):
     )
     assert done.returncode == 0, done.stderr[-4000:]
     return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_the_bindings_are_called_and_stand_on_file(seen):
+    called = calls()[MAIN]["tests/miles_main/test_fully_async_rollouts.py"]
+    assert set(seen["consulted"]) == called
 
 
 def counted(seen, step, name):

@@ -16,12 +16,14 @@ from types import ModuleType, SimpleNamespace
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from miles_trees import MAIN
 from schedule_rules import MAX_TOKENS, arguments, broken_rules, kept_steps, parallel, rollouts
 
 from miles_periodic.cli.bench import stock_orders
 from miles_periodic.compat.apply import apply_binding
 from miles_periodic.compat.bindings import packing_schedule
 from miles_periodic.compat.catalog import bindings_named
+from miles_periodic.compat.matrix.called import calls
 from miles_periodic.hooks import PeriodicError
 from miles_periodic.hooks.manager import build_manager
 from miles_periodic.plugins.cost_aware_packing.feature import CostAwarePacking
@@ -196,6 +198,10 @@ def split(miles_tree):
 def test_a_whole_batch_is_split_by_the_plan_in_a_process_of_a_run(split):
     assert split["broken"] == []
     assert split["counts"]["training/schedule"] == 1
+
+
+def test_the_bindings_that_split_it_stand_on_file(split):
+    assert set(split["counts"]) == calls()[MAIN]["tests/miles_main/test_packing.py"]
 
 
 def test_every_field_of_a_sample_goes_where_its_tokens_go(split):

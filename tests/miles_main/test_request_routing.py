@@ -4,11 +4,14 @@ import json
 import urllib.request
 
 import pytest
+from becoming import becomes
 from json_server import JsonServer
+from miles_trees import MAIN
 
 from miles_periodic.compat.catalog import bindings_named
 from miles_periodic.compat.cpu.miles_router import MilesRouterProcess, RouterSetup
 from miles_periodic.compat.manifest import FeatureReference
+from miles_periodic.compat.matrix.called import calls
 from miles_periodic.compat.plan import make_plan
 from miles_periodic.compat.tree import Tree
 from miles_periodic.hooks import Inject
@@ -65,7 +68,12 @@ def test_every_turn_of_eight_rollouts_finds_its_prefix(miles_tree, servers, tmp_
                 assert found == 20 * (turn - 1)
         assert all(server.prompts for server in servers)
         assert not router.roll_call.roll.failures
-        assert {row["role"] for row in router.roll_call.roll.rows()} == {"router"}
+        roll, called = (
+            router.roll_call.roll,
+            calls()[MAIN]["tests/miles_main/test_request_routing.py"],
+        )
+        assert becomes(lambda: [set(row["consulted"]) for row in roll.rows()] == [called])
+        assert {row["role"] for row in roll.rows()} == {"router"}
 
 
 def test_the_plan_binds_the_router_and_leaves_the_sessions_key_to_miles(miles_tree):

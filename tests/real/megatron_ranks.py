@@ -8,7 +8,10 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+from bound_ranks import called_by, gate, roll_call_of
 
 from miles_periodic.compat.cpu.environment import cpu_environment
 
@@ -35,17 +38,37 @@ def run_ranks(
 ) -> dict[int, list[dict]]:
     """Run `tests/lines/script` with the Megatron of `tree`, once for each of `worlds`.
 
-    Returns the facts by world size, then by rank. Raises AssertionError with what the ranks wrote
-    where one fails or the time is over; every process is ended, by the id of the group that was
-    started here.
+    Returns the facts by world size, then by rank; where the script is one of `bound_ranks`, with
+    what that rank called, by the roll call, as `called`: binding to count. Raises AssertionError
+    with what the ranks wrote where one fails or the time is over; every process is ended, by the
+    id of the group that was started here.
     """
+    with roll_call_of(script, tree) as roll_call:
+        _run(tree, script, folder, worlds, words, limit_seconds, gate(script, roll_call))
+        found = {n: [_facts(folder / str(n), rank) for rank in range(n)] for n in worlds}
+        if roll_call is not None:
+            ranks = [rank for world in found.values() for rank in world]
+            called = called_by(roll_call, [rank["pid"] for rank in ranks])
+            for rank, counts in zip(ranks, called, strict=True):
+                rank["called"] = counts
+    return found
+
+
+def _run(
+    tree: Path,
+    script: str,
+    folder: Path,
+    worlds: Sequence[int],
+    words: Sequence[str],
+    limit_seconds: float,
+    joining: Mapping[str, str],
+) -> None:
     command = [sys.executable, "-W", "ignore", "-m", "miles_periodic.compat.cpu.megatron_alone"]
     command += [str(LINES / script), str(folder), ",".join(map(str, worlds)), *words]
     path = os.pathsep.join(filter(None, [str(tree), os.environ.get("PYTHONPATH")]))
-    environment = {**os.environ, **cpu_environment(), "PYTHONPATH": path}
     process = subprocess.Popen(
         command,
-        env=environment,
+        env={**os.environ, **cpu_environment(), **joining, "PYTHONPATH": path},
         start_new_session=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -61,7 +84,6 @@ def run_ranks(
         process.wait()
     errors = [each.read_text(encoding="utf-8") for each in sorted(folder.glob("*/*.error"))]
     assert process.returncode == 0 and not errors, "\n".join([written, *errors])
-    return {n: [_facts(folder / str(n), rank) for rank in range(n)] for n in worlds}
 
 
 def _facts(folder: Path, rank: int) -> dict:

@@ -22,9 +22,11 @@ def test_the_tree_that_was_asked_for_is_the_one_that_trains(ranks, label):
     assert {rank["version"] for rank in ranks} == {label}
 
 
-def test_every_binding_is_called_and_stands_on_file(ranks, label):
+def test_every_binding_is_called_in_forked_ranks_that_joined_by_the_boot_line_and_stands_on_file(
+    ranks, label
+):
     called = calls()["-".join(TREES[label][:2])]["tests/real/test_offloaded_training.py"]
-    assert {name for rank in ranks for name in rank["consulted"]} == called
+    assert {name for rank in ranks for name in rank["called"]} == called
 
 
 def test_experts_spread_over_the_ranks_take_the_routes_that_are_replayed(ranks):

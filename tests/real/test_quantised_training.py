@@ -32,7 +32,7 @@ def test_the_tree_that_was_asked_for_is_the_one_that_trains(ranks, label):
 
 def test_every_binding_is_called_and_stands_on_file(ranks, label):
     called = calls()["-".join(TREES[label][:2])]["tests/real/test_quantised_training.py"]
-    assert {name for rank in ranks for name in rank["consulted"]} == called
+    assert {name for rank in ranks for name in rank["called"]} == called
 
 
 @pytest.mark.parametrize("recipe", RECIPES)

@@ -11,6 +11,7 @@ from session_talk import MODEL, Kind, SessionServer, meta_of
 
 from miles_periodic.compat.cpu import tiny_model
 from miles_periodic.compat.cpu.sglang_server import ServerSetup, SGLangServer
+from miles_periodic.compat.matrix.called import calls
 from miles_periodic.compat.tree import Tree
 from miles_periodic.plugins.kv_preservation.feature import salt_of
 
@@ -173,3 +174,13 @@ def test_a_turn_that_is_asked_again_asks_for_the_rows_that_it_lost(featured, tmp
     joined = np.concatenate([rows_in(record) for record in talk.records()])
     assert rows.astype(np.int32).tobytes() == joined.tobytes()
     assert json.dumps(talk.metadata()["accumulated_token_ids"]) == json.dumps(tokens.tolist())
+
+
+def test_every_binding_of_a_session_is_called_in_its_processes_and_stands_on_file(
+    featured, tmp_path
+):
+    talk = featured.open_session()
+    talk.say(WORDS[0])
+    talk.samples(tmp_path / "sample.npz")
+    called, roll = calls()["miles-rl-0.0.2"]["tests/real/test_sessions.py"], featured.roll_call.roll
+    assert becomes(lambda: {n for row in roll.rows() for n in row["consulted"]} == called)
