@@ -203,7 +203,6 @@ def refused() -> dict:
     """What Megatron's own configuration asks for and cannot have."""
     return {
         "optimizer_cpu_offload": refusal(optimizer={"optimizer_cpu_offload": True}),
-        "fp8_param_gather": refusal(ddp={"fp8_param_gather": True}),
     }
 
 
