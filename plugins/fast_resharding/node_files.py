@@ -9,6 +9,7 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from stat import S_ISREG
 from typing import NamedTuple
@@ -32,6 +33,10 @@ class NodeFiles:
     states: Mapping[str, FileState]
     holders: Mapping[str, frozenset[str]]
     nodes: frozenset[str]
+
+    @cached_property
+    def all_everywhere(self) -> bool:
+        return all(holders == self.nodes for holders in self.holders.values())
 
     def homes(self, bytes_of: Mapping[str, int]) -> frozenset[str]:
         """The nodes that hold the most of these bytes, by file; `ANYWHERE` if all hold all."""

@@ -102,7 +102,7 @@ def make_tasks(
     waiting: dict[frozenset[str], list[Unit]] = defaultdict(list)
     filled: Counter[frozenset[str]] = Counter()
     for unit in _units(layout, chunks, unit_bytes):
-        homes = files.homes(source_bytes(unit))
+        homes = ANYWHERE if files.all_everywhere else files.homes(source_bytes(unit))
         if waiting[homes] and filled[homes] + unit.num_bytes > task_bytes:
             tasks.append(Task(len(tasks), tuple(waiting.pop(homes)), homes))
             del filled[homes]
