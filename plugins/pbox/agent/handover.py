@@ -27,7 +27,7 @@ from aiohttp import web
 from miles_periodic.hooks.errors import PeriodicError
 from miles_periodic.plugins.pbox.agent.agent import Agent
 from miles_periodic.plugins.pbox.agent.keys import AGENT, JOB
-from miles_periodic.plugins.pbox.agent.refusals import REFUSALS, parts_of, status_of
+from miles_periodic.plugins.pbox.agent.refusals import REFUSALS, answer_to
 from miles_periodic.plugins.pbox.node.beneath import WorkFiles
 from miles_periodic.plugins.pbox.wire import FILES_PROTOCOL, MAX_LINE_BYTES, packed_line
 
@@ -93,7 +93,8 @@ class _Handover:
             except ConnectionError:
                 raise
             except REFUSALS as error:
-                self._say({"status": status_of(error), **parts_of(error)})
+                status, parts = answer_to(error, is_of_a_file=True)
+                self._say({"status": status, **parts})
 
     def _read(self, asked: dict[str, Any]) -> None:
         descriptor = self._files(asked["read"]).open_to_read(asked["path"])
