@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,8 +18,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from miles_periodic.cli.bench.plots import Row, draw, quantile
+from miles_periodic.cli.pbox.child_agent import child_agent, group_of, own_place
 from miles_periodic.cli.pbox.target import DEFAULT_IMAGE_DIR, ImageDir, needing_the_extra
 from miles_periodic.cli.rehearsal.whole_file import check_writable, write_whole
+from miles_periodic.hooks.errors import PeriodicError
 
 if TYPE_CHECKING:
     from miles_periodic.plugins.pbox.client.box import Box
@@ -117,7 +119,7 @@ async def _measure(
     numbers: list[int], repeats: int, platform: str, image_dir: Path, cycles: int
 ) -> tuple[Times, dict[str, Any]]:
     times, facts = Times(), {"load_before": os.getloadavg()[0], "cpus": os.cpu_count()}
-    with tempfile.TemporaryDirectory(prefix="pbox-bench-") as folder:
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         async with _agent(Path(folder), platform, image_dir, "--warm", "base=3") as host:
             await _latencies(host, times, repeats)
             await _rivals(host, Path(folder), times, repeats)
@@ -162,29 +164,27 @@ async def _agent(
 ) -> AsyncIterator[Host]:
     from miles_periodic.plugins.pbox.client.host import connect
 
-    process = _start_agent(folder, platform, image_dir, *options)
-    try:
-        address, tokens = f"unix:{folder}/socket", folder / "tokens"
-        async with connect(address, token_file=tokens, timeout_seconds=60) as host:
+    with _listening(folder, platform, image_dir, *options) as address:
+        async with connect(address, token_file=folder / "tokens", timeout_seconds=60) as host:
             yield host
-    finally:
-        process.terminate()
-        process.wait(60)
 
 
-def _start_agent(
-    folder: Path, platform: str, image_dir: Path, *options: str
-) -> subprocess.Popen[str]:
-    code = "from miles_periodic.cli.main import main; main()"
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, "pbox", "agent", "--listen", f"unix:{folder}/socket",
-         "--token-file", f"{folder}/tokens", "--state-dir", f"{folder}/state",
-         "--image-dir", str(image_dir), "--cgroup", f"pbox-bench-{os.getpid()}",
-         "--platform", platform, *options],
-        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-    )  # fmt: skip
-    process.stdout.readline()
-    return process
+@contextlib.contextmanager
+def _listening(folder: Path, platform: str, image_dir: Path, *options: str) -> Iterator[str]:
+    """The address of an agent. Raises PeriodicError where it does not start."""
+    words, log = ["--image-dir", str(image_dir), "--platform", platform, *options], folder / "log"
+    with (
+        own_place(folder),
+        log.open("wb") as errors,
+        child_agent(folder, words, errors=errors) as address,
+    ):
+        if not address:
+            raise PeriodicError(
+                "The agent did not start.",
+                found=log.read_text(errors="replace").strip()[-1000:],
+                remedy="Do what it says; `miles pbox agent` has the same options.",
+            )
+        yield address
 
 
 async def _latencies(host: Host, times: Times, repeats: int) -> None:
@@ -270,7 +270,7 @@ async def _come_and_go(host: Host, folder: Path, cycles: int) -> dict[str, Any]:
 
 def _held(folder: Path) -> dict[str, int]:
     """Mounts, control groups, folders and runsc's notes of the agent's sandboxes."""
-    group = f"pbox-bench-{os.getpid()}"
+    group = group_of(folder)
     parents = [*Path("/sys/fs/cgroup").glob(group), *Path("/sys/fs/cgroup").glob(f"*/{group}")]
     return {
         "mounts": Path("/proc/self/mountinfo").read_text().count(f"{folder}/state"),
@@ -322,20 +322,18 @@ with connect_blocking(sys.argv[1], token_file=sys.argv[2], timeout_seconds=60) a
 
 async def _killed_job(folder: Path, platform: str, image_dir: Path) -> float:
     """Seconds from the SIGKILL of a job until no group and no mount of it is left."""
-    agent = _start_agent(folder, platform, image_dir)
-    job = subprocess.Popen(
-        [sys.executable, "-c", _JOB, f"unix:{folder}/socket", f"{folder}/tokens"],
-        stdout=subprocess.PIPE,
-    )
-    try:
-        job.stdout.readline()
-        started = time.perf_counter()
-        job.kill()
-        while any((folder / "state/sandboxes").iterdir()):
-            await asyncio.sleep(0.001)
-        return time.perf_counter() - started
-    finally:
-        job.kill()
-        job.wait()
-        agent.terminate()
-        agent.wait(60)
+    with _listening(folder, platform, image_dir) as address:
+        job = subprocess.Popen(
+            [sys.executable, "-c", _JOB, address, f"{folder}/tokens"], stdout=subprocess.PIPE
+        )
+        try:
+            job.stdout.readline()
+            started = time.perf_counter()
+            job.kill()
+            while any((folder / "state/sandboxes").iterdir()):
+                await asyncio.sleep(0.001)
+            return time.perf_counter() - started
+        finally:
+            job.kill()
+            job.wait()
+            job.stdout.close()
