@@ -2,7 +2,7 @@
 
 import html
 
-from miles_periodic.cli.bench.pbox import (
+from miles_periodic.cli.bench.sandbox_times import (
     GOALS_MS,
     NUMBERS_FILE,
     OPERATIONS,
