@@ -24,7 +24,7 @@ from miles_periodic.cli.bench.sandbox_times import (
 )
 from miles_periodic.cli.pbox.child_agent import child_agent, group_of, own_place
 from miles_periodic.cli.pbox.target import DEFAULT_IMAGE_DIR, ImageDir, needing_the_extra
-from miles_periodic.cli.rehearsal.whole_file import check_writable, write_whole
+from miles_periodic.cli.whole_file import check_writable, write_whole
 from miles_periodic.hooks.errors import PeriodicError
 
 if TYPE_CHECKING:
