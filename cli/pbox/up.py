@@ -79,9 +79,9 @@ def up_command(
     with contextlib.ExitStack() as held:
         if meeting:
             held.callback(meeting.leave)
+        token = meeting.token() if meeting else ""
         held.enter_context(own_place(folder))
-        if meeting:
-            options += _shared(folder, meeting.token(), host if tls else "")
+        options += _shared(folder, token, host if tls else "") if meeting else []
         listen = f"{host}:0" if meeting else ""
         address = _started(held.enter_context(child_agent(folder, options, listen=listen)))
         ways = _ways(folder, meeting, address) if meeting else {"PBOX_ADDRESS": address}
