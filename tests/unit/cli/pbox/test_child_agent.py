@@ -13,8 +13,8 @@ from miles_periodic.plugins.pbox.node.place import PLACE_FILES
 
 LISTENS = """
 import os, sys
-print("listening at", sys.argv[sys.argv.index("--listen") + 1], flush=True)
 print(os.getpid(), *sys.argv[1:], file=sys.stderr, flush=True)
+print("listening at", sys.argv[sys.argv.index("--listen") + 1], flush=True)
 sys.stdin.read()
 """
 REFUSES = "import sys; print('no runsc here', file=sys.stderr)"
