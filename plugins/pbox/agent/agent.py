@@ -157,7 +157,9 @@ class Agent:
             sandbox = await self._cold(image, limits)
         if lease.closed:
             await sandbox.destroy()
-            raise InfrastructureFailure("The control connection ended while a sandbox started.")
+            raise InfrastructureFailure(
+                "The control connection ended while a sandbox started.", remedy="Connect again."
+            )
         lease.sandboxes[sandbox.name] = sandbox
         self.counts["created"] += 1
         return sandbox
@@ -225,7 +227,9 @@ class Agent:
             snapshot = await snapshots.take(self.node, sandbox)
         if lease.closed:
             await snapshot.destroy()
-            raise InfrastructureFailure("The control connection ended while a snapshot was taken.")
+            raise InfrastructureFailure(
+                "The control connection ended while a snapshot was taken.", remedy="Connect again."
+            )
         lease.snapshots[snapshot.name] = snapshot
         self.counts["snapshots"] += 1
         return snapshot
