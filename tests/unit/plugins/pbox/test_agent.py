@@ -34,7 +34,7 @@ def test_what_is_no_list_of_cpus_is_refused(cpus):
         AgentSettings(cpus=cpus)
 
 
-def test_sandboxes_asked_for_together_do_not_all_find_the_last_place(monkeypatch, tmp_path):
+def test_sandboxes_asked_for_together_do_not_all_find_the_last_seat(monkeypatch, tmp_path):
     started = []
 
     async def start(node, image, limits, kept=None):
@@ -56,8 +56,8 @@ def test_sandboxes_asked_for_together_do_not_all_find_the_last_place(monkeypatch
     assert "--max-sandboxes" in str(refused[0])
 
 
-def test_a_pool_fills_no_place_that_the_node_does_not_have(monkeypatch):
-    """A claim leaves a place in the pool, and what was claimed still holds one of the node's."""
+def test_a_pool_fills_no_seat_that_the_node_does_not_have(monkeypatch):
+    """A claim leaves a seat in the pool, and what was claimed still holds one of the node's."""
     started = []
 
     async def start(*_, **__):
@@ -67,7 +67,7 @@ def test_a_pool_fills_no_place_that_the_node_does_not_have(monkeypatch):
     async def claim_all():
         agent = Agent(AgentSettings(max_sandboxes=3), None, FakeImages(), None)
         agent._starting = asyncio.Semaphore(4)
-        pool = Pool(None, None, Limits(), 2, agent._starting, agent._has_place)
+        pool = Pool(None, None, Limits(), 2, agent._starting, agent._has_seat)
         agent.pools["base"], lease = pool, agent.open_lease("job")
         for _ in range(4):
             await pool._added()
