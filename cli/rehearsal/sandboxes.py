@@ -91,6 +91,9 @@ def sandboxes(image_dir: Path | None, log: Path) -> Iterator[Sandboxes]:
         _prepare(held, place, image_dir)
     except PeriodicError as error:
         held.reason, held.remedy = error.problem, error.parts["remedy"]
+    except OSError as error:
+        held.reason = f"Sandboxes cannot be prepared: {error}."
+        held.remedy = f"Make {image_dir} and {PLACES} writable, or give another --image-dir."
     if held.reason:
         yield held
         return
@@ -126,6 +129,7 @@ def _prepare(held: Sandboxes, place: Path, image_dir: Path) -> None:
     store = ImageStore(image_dir)
     if not any(IMAGE in image.names for image in store.all()):
         store.build(IMAGE)
+    place.mkdir(parents=True, mode=0o700, exist_ok=True)
 
 
 def _try_rights(group: str) -> None:
@@ -159,7 +163,6 @@ def _group(place: Path) -> str:
 @contextmanager
 def _agent(place: Path, held: Sandboxes, image_dir: Path, log: Path) -> Iterator[None]:
     """The agent as a child that ends when this process does, however that ends."""
-    place.mkdir(parents=True, mode=0o700, exist_ok=True)
     address, tokens = f"unix:{place}/socket", f"{place}/tokens"
     with log.open("wb") as errors:
         process = subprocess.Popen(

@@ -76,6 +76,24 @@ def test_an_image_that_cannot_be_built_is_a_reason(able, tmp_path, monkeypatch):
     assert reason_of(tmp_path) == ("apt-get has no lists.", "Run apt-get update.")
 
 
+def test_a_folder_of_images_that_cannot_be_written_is_a_reason(able, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "_said", lambda *words: "")
+    monkeypatch.setattr(module, "_try_rights", lambda group: None)
+    monkeypatch.setattr(module, "PLACES", tmp_path / "places")
+    (tmp_path / "file").touch()
+    reason, remedy = reason_of(tmp_path, "file/images")
+    assert "Not a directory" in reason and "--image-dir" in remedy
+
+
+def test_a_place_that_cannot_be_made_is_a_reason(able, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "_said", lambda *words: "")
+    monkeypatch.setattr(module, "_try_rights", lambda group: None)
+    monkeypatch.setattr(module, "PLACES", tmp_path / "file" / "places")
+    monkeypatch.setattr("miles_periodic.plugins.pbox.images.store.ImageStore.build", lambda *_: 0)
+    (tmp_path / "file").touch()
+    assert "Not a directory" in reason_of(tmp_path)[0]
+
+
 def test_an_agent_that_no_longer_answers_is_a_problem_and_no_count(tmp_path):
     found = Sandboxes(environment={"PBOX_ADDRESS": f"unix:{tmp_path}/socket"})
     assert found.count() is None
