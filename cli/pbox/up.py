@@ -182,8 +182,8 @@ class _Agent:
 
         for name in PLACE_FILES:
             (self.folder / name).unlink(missing_ok=True)
-        if self.folder.exists() and not any(self.folder.iterdir()):
-            self.folder.rmdir()
+        with contextlib.suppress(OSError):
+            self.folder.rmdir()  # where the agent's own end has not, or will not when it is over
 
 
 def _run(words: list[str], environment: dict[str, str]) -> int:

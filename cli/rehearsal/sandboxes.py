@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -239,8 +239,9 @@ def _left_at(place: Path) -> list[str]:
     end = time.monotonic() + GONE_SECONDS
     while (left := left_at(place)) and time.monotonic() < end:
         time.sleep(0.05)
-    if not left and place.is_dir() and not any(place.iterdir()):
-        place.rmdir()
+    if not left:
+        with suppress(OSError):
+            place.rmdir()  # the agent's own end does so, too
     return left
 
 

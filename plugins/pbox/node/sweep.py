@@ -44,8 +44,7 @@ def sweep_abandoned(folder: Path, program: str, platform: str) -> list[str]:
         try:
             node = place.place_of(state, program, platform, f"pbox-{name}")
             sweep(node)
-            for file in place.PLACE_FILES:
-                (state.parent / file).unlink(missing_ok=True)
+            place.remove_files(state, f"pbox-{name}")
             place.remove_place(state, node)
             swept.append(name)
         finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -123,3 +124,16 @@ def test_what_is_left_is_named(tmp_path, monkeypatch):
 def test_nothing_left_is_nothing_named(tmp_path, monkeypatch):
     monkeypatch.setattr(cgroups, "find", lambda group: Groups())
     assert left_at(tmp_path / "gone", "31 20 0:6 / /tmp rw") == []
+
+
+def test_a_place_that_the_agents_own_end_removes_first_is_gone_as_well(tmp_path, monkeypatch):
+    monkeypatch.setattr(cgroups, "find", lambda group: Groups())
+    place, rmdir = tmp_path / "place", Path.rmdir
+    place.mkdir()
+
+    def second(folder):
+        rmdir(folder)
+        rmdir(folder)
+
+    monkeypatch.setattr(Path, "rmdir", second)
+    assert module._left_at(place) == [] and not place.exists()
