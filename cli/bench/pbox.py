@@ -22,7 +22,7 @@ from miles_periodic.cli.bench.sandbox_times import (
     Times,
     pictures,
 )
-from miles_periodic.cli.pbox.child_agent import child_agent, group_of, own_place
+from miles_periodic.cli.pbox.child_agent import child_agent, own_place
 from miles_periodic.cli.pbox.target import DEFAULT_IMAGE_DIR, ImageDir, needing_the_extra
 from miles_periodic.cli.whole_file import check_writable, write_whole
 from miles_periodic.hooks.errors import PeriodicError
@@ -207,6 +207,8 @@ async def _come_and_go(host: Host, folder: Path, cycles: int) -> dict[str, Any]:
 
 def _held(folder: Path) -> dict[str, int]:
     """Mounts, control groups, folders and runsc's notes of the agent's sandboxes."""
+    from miles_periodic.plugins.pbox.node.place import group_of
+
     group = group_of(folder)
     parents = [*Path("/sys/fs/cgroup").glob(group), *Path("/sys/fs/cgroup").glob(f"*/{group}")]
     return {

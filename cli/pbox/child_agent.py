@@ -18,22 +18,16 @@ STOP_SECONDS = 20.0
 _MAIN = "from miles_periodic.cli.main import main; main()"
 
 
-def group_of(place: Path) -> str:
-    """The control group above those of the sandboxes of the agent at a place."""
-    return f"pbox-{place.name}"
-
-
 @contextlib.contextmanager
 def own_place(place: Path) -> Iterator[None]:
     """A folder that only we can read; afterwards without the files of an agent, gone if empty."""
     with needing_the_extra():
-        from miles_periodic.plugins.pbox.node.place import PLACE_FILES
+        from miles_periodic.plugins.pbox.node.place import group_of, remove_files
     place.mkdir(parents=True, mode=0o700, exist_ok=True)
     try:
         yield
     finally:
-        for name in PLACE_FILES:
-            (place / name).unlink(missing_ok=True)
+        remove_files(place / "state", group_of(place))
         with contextlib.suppress(OSError):  # it holds more, or the agent's undertaker removed it
             place.rmdir()
 
@@ -48,6 +42,8 @@ def child_agent(
     listen: where, instead of at the socket of the place. errors: for what the agent has to say;
     none for standard error.
     """
+    with needing_the_extra():
+        from miles_periodic.plugins.pbox.node.place import group_of
     process = subprocess.Popen(
         [sys.executable, "-c", _MAIN, "pbox", "agent", "--listen", listen or f"unix:{place}/socket",
          "--token-file", f"{place}/tokens", "--state-dir", f"{place}/state",

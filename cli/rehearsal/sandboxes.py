@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from miles_periodic.cli.pbox.child_agent import PLACES, child_agent, group_of, own_place
+from miles_periodic.cli.pbox.child_agent import PLACES, child_agent, own_place
 from miles_periodic.cli.pbox.target import needing_the_extra
 from miles_periodic.hooks.errors import PeriodicError
 
@@ -87,6 +87,9 @@ def sandboxes(image_dir: Path | None, log: Path) -> Iterator[Sandboxes]:
         _prepare(held, place, image_dir)
     except PeriodicError as error:
         held.reason, held.remedy = error.problem, error.parts["remedy"]
+    except OSError as error:
+        held.reason = f"Sandboxes cannot be prepared: {error}."
+        held.remedy = f"Make {image_dir} and {PLACES} writable, or give another --image-dir."
     if held.reason:
         yield held
         return
@@ -114,6 +117,7 @@ def _prepare(held: Sandboxes, place: Path, image_dir: Path) -> None:
     """Find out what an agent can have here, and that its image is there. Raises PeriodicError."""
     with needing_the_extra():
         from miles_periodic.plugins.pbox.images.store import ImageStore
+        from miles_periodic.plugins.pbox.node.place import group_of
         from miles_periodic.plugins.pbox.node.sweep import sweep_abandoned
     _try_rights(group_of(place))
     held.platform = "systrap" if "systrap" in _said("runsc", "flags") else "ptrace"
@@ -122,6 +126,7 @@ def _prepare(held: Sandboxes, place: Path, image_dir: Path) -> None:
     store = ImageStore(image_dir)
     if not any(IMAGE in image.names for image in store.all()):
         store.build(IMAGE)
+    place.mkdir(parents=True, mode=0o700, exist_ok=True)
 
 
 def _try_rights(group: str) -> None:
@@ -216,6 +221,7 @@ def _left_at(place: Path) -> list[str]:
 def left_at(place: Path, mounts: str | None = None) -> list[str]:
     """Groups, mounts and files of the sandboxes below a place, each as a phrase."""
     from miles_periodic.plugins.pbox.node import cgroups
+    from miles_periodic.plugins.pbox.node.place import group_of
 
     table = Path("/proc/self/mountinfo").read_text() if mounts is None else mounts
     found: Mapping[str, int] = {

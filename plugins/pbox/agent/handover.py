@@ -81,11 +81,14 @@ class _Handover:
         loop = asyncio.get_running_loop()
         while True:
             ending = loop.call_later(IDLE_SECONDS, self.connection.shutdown, socket.SHUT_RDWR)
-            asked = await self._next()
-            ending.cancel()
+            try:
+                asked = await self._next()
+            finally:
+                ending.cancel()  # of a connection that is closed by then it would be an error
             if asked is None:
                 return
             try:
+                _refuse_what_is_no_request(asked)
                 if "read" in asked:
                     self._read(asked)
                 else:
@@ -133,7 +136,7 @@ class _Handover:
         self.received = rest
         try:
             return dict(json.loads(line))
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, RecursionError) as error:
             raise ConnectionError("a line that is no JSON object") from error
 
     def _say(self, parts: dict[str, Any], *descriptors: int) -> None:
@@ -145,6 +148,13 @@ class _Handover:
             sent = 0
         if sent < len(line):
             raise ConnectionError("the client reads no answers")
+
+
+def _refuse_what_is_no_request(asked: dict[str, Any]) -> None:
+    """Raise ValueError: whatever else a part may be would be a fault of the agent's further on."""
+    texts = [asked.get(name, "") for name in ("read", "write", "path")]
+    if not all(isinstance(text, str) for text in texts) or type(asked.get("mode", 0)) is not int:
+        raise ValueError("no request for a file: names and paths are text, a mode is a number")
 
 
 class _NotKept(Exception):

@@ -21,6 +21,7 @@ from miles_periodic.plugins.pbox.agent.keys import AGENT, JOB
 from miles_periodic.plugins.pbox.agent.refusals import REFUSALS, answer_to, parts_of
 from miles_periodic.plugins.pbox.agent.settings import AgentSettings
 from miles_periodic.plugins.pbox.limits import Limits
+from miles_periodic.plugins.pbox.node.place import remove_files
 
 #: What one upload may have on its way before its sender is told to wait.
 READ_BYTES = 1 << 20
@@ -169,7 +170,7 @@ async def serve(
     """Run an agent until SIGTERM or SIGINT; `ready` gets its address when jobs may come.
 
     stop_with_stdin: stop as well when standard input, a pipe from whoever needs the agent, ends;
-    the token file then goes with the agent.
+    the token file then goes with the agent, and the key of an agent that was made for one run.
     """
     agent = make_agent(settings)
     context = server_context(settings.certificate, settings.key) if settings.certificate else None
@@ -193,6 +194,7 @@ async def serve(
             Path(settings.listen.removeprefix("unix:")).unlink(missing_ok=True)
         if stop_with_stdin:
             settings.token_file.unlink(missing_ok=True)
+            remove_files(settings.state_dir, settings.cgroup)
         await agent.close()
         await runner.cleanup()
 

@@ -7,6 +7,7 @@ import pytest
 
 from miles_periodic.hooks.errors import PeriodicError
 from miles_periodic.plugins.pbox.agent import agent as agent_module
+from miles_periodic.plugins.pbox.agent import server
 from miles_periodic.plugins.pbox.agent.agent import Agent, make_agent
 from miles_periodic.plugins.pbox.agent.settings import AgentSettings
 from miles_periodic.plugins.pbox.limits import Limits
@@ -26,6 +27,43 @@ def test_a_runsc_that_is_not_there_is_an_error_that_says_how_to_get_it(monkeypat
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     with pytest.raises(PeriodicError, match="apt-get install runsc"):
         make_agent(AgentSettings(state_dir=tmp_path / "state", runsc="no-such-runsc"))
+
+
+@pytest.fixture
+def stdin():
+    """What to close so that this process's standard input, a pipe, ends."""
+    saved, (read, write) = os.dup(0), os.pipe()
+    os.dup2(read, 0)
+    os.close(read)
+    yield write
+    os.dup2(saved, 0)
+    os.close(saved)
+
+
+class FakeAgent:
+    async def open(self):
+        pass
+
+    async def close(self):
+        pass
+
+
+def test_an_agent_of_one_run_takes_its_key_and_token_along(tmp_path, monkeypatch, stdin):
+    """Whoever started it was killed, and nobody sweeps a place that has no state any more."""
+    monkeypatch.setattr(server, "make_agent", lambda settings: FakeAgent())
+    monkeypatch.setattr(server, "_allow_open_files", lambda: None)
+    place = tmp_path / "job-7"
+    place.mkdir()
+    for name in ("key.pem", "certificate.pem", "trusted.pem", "tokens"):
+        (place / name).touch()
+    settings = AgentSettings(
+        listen=f"unix:{place}/socket",
+        token_file=place / "tokens",
+        state_dir=place / "state",
+        cgroup="pbox-job-7",
+    )
+    asyncio.run(server.serve(settings, lambda address: os.close(stdin), stop_with_stdin=True))
+    assert os.listdir(place) == []
 
 
 @pytest.mark.parametrize("cpus", ["a", "1-", ","])
