@@ -13,12 +13,17 @@ from miles_periodic.cli import messages
 
 @contextmanager
 def interruptible(said: str) -> Iterator[None]:
-    """SIGTERM and SIGHUP end what is inside the way Ctrl-C does; then `said`, and status 130."""
+    """SIGTERM and SIGHUP end what is inside the way Ctrl-C does; then `said`, and status 130.
+
+    One that is ignored, as `nohup` has it, stays so.
+    """
 
     def stop(number, frame):
         raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGHUP)}
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    heeded = [number for number in numbers if signal.getsignal(number) != signal.SIG_IGN]
+    before = {number: signal.signal(number, stop) for number in heeded}
     try:
         yield
     except KeyboardInterrupt:

@@ -72,8 +72,9 @@ def reshard_command(
     address: Annotated[
         str | None,
         typer.Option(
+            metavar="ADDRESS",
             help="Address of the Ray cluster for --workers, which it needs; without it, Ray is "
-            "started on this machine."
+            "started on this machine.",
         ),
     ] = None,
     dtype: Annotated[

@@ -67,10 +67,11 @@ def _is_option(parameter: Any) -> bool:
 def _row(option: Any) -> str:
     value = "" if option.is_flag else f" {option.metavar or 'N'}"
     meaning = _plain(option.help)
+    names = "/".join((option.opts[0], *option.secondary_opts))
     if option.default not in (None, False, ""):
-        default = option.default
+        default = option.opts[0] if option.is_flag else option.default
         meaning += f" Default: {default.value if isinstance(default, enum.Enum) else default}."
-    return f"| `{option.opts[0]}{value}` | {meaning} |"
+    return f"| `{names}{value}` | {meaning} |"
 
 
 def _plain(text: str) -> str:

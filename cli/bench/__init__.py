@@ -12,6 +12,7 @@ packing             slot time against its lower bound
 sent_orders         the orders that are ready to be sent upstream
 stock_orders        the orders in which Miles and Megatron split a batch today
 pbox                what a sandbox costs
+sandbox_times       those times beside their goals, and as pictures
 plots               measured times as pictures
 router_replay       bytes and CPU time of one turn's routes
 route_server        the server's half of that, in a process of its own

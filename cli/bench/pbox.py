@@ -5,21 +5,27 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from miles_periodic.cli.bench.plots import Row, draw, quantile
+from miles_periodic.cli.bench.sandbox_times import (
+    OPERATIONS_FILE,
+    ROUND_TRIP,
+    ROUND_TRIP_OVER_HTTP,
+    Times,
+    pictures,
+)
+from miles_periodic.cli.pbox.child_agent import child_agent, own_place
 from miles_periodic.cli.pbox.target import DEFAULT_IMAGE_DIR, ImageDir, needing_the_extra
-from miles_periodic.cli.rehearsal.whole_file import check_writable, write_whole
+from miles_periodic.cli.whole_file import check_writable, write_whole
+from miles_periodic.hooks.errors import PeriodicError
 
 if TYPE_CHECKING:
     from miles_periodic.plugins.pbox.client.box import Box
@@ -27,50 +33,6 @@ if TYPE_CHECKING:
 
 MIB = 1 << 20
 ECHO = ("echo", "hi")
-#: Each on an idle machine: medians, and where two are named, the 99th percentile behind it.
-GOALS_MS = {
-    "claim + first command": "25",
-    "1 MiB up and down, of 100": "5",
-    "start without a pool": "300, 500",
-    "all of a killed job's 4 sandboxes gone": "1000",
-}
-ROUND_TRIP = "1 MiB up and down"
-ROUND_TRIP_OVER_HTTP = "1 MiB up and down over HTTP"
-#: What is drawn together.
-OPERATIONS = {
-    "from the pool": ("claim", "first command", "claim + first command"),
-    "without a pool": ("start without a pool", "start without a pool + first command"),
-    "a sandbox that runs": ("command", "python command", "destroy"),
-    "beside it": ("a plain process", "bwrap", "runsc exec", "1 MiB up and down by runsc exec"),
-    "at the end of a job": ("all of a killed job's 4 sandboxes gone",),
-}
-OPERATIONS_FILE, NUMBERS_FILE = "pbox-operations.svg", "pbox-numbers.svg"
-
-
-@dataclass(slots=True)
-class Times:
-    """Milliseconds of each thing that was done, by its name."""
-
-    of: dict[str, list[float]] = field(default_factory=dict)
-
-    async def take(self, name: str, doing: Awaitable[Any]) -> Any:
-        """Await something and note how long it took."""
-        started = time.perf_counter()
-        done = await doing
-        self.note(name, time.perf_counter() - started)
-        return done
-
-    def note(self, name: str, seconds: float) -> None:
-        """Note a time that was taken elsewhere."""
-        self.of.setdefault(name, []).append(seconds * 1e3)
-
-    def rows(self) -> list[dict[str, Any]]:
-        """Quantiles by name, in milliseconds."""
-        return [
-            {"what": name, "times": len(ms), "p50": statistics.median(ms),
-             "p90": quantile(ms, 0.9), "p99": quantile(ms, 0.99), "goal": GOALS_MS.get(name, "")}
-            for name, ms in self.of.items()
-        ]  # fmt: skip
 
 
 def pbox_command(
@@ -117,7 +79,7 @@ async def _measure(
     numbers: list[int], repeats: int, platform: str, image_dir: Path, cycles: int
 ) -> tuple[Times, dict[str, Any]]:
     times, facts = Times(), {"load_before": os.getloadavg()[0], "cpus": os.cpu_count()}
-    with tempfile.TemporaryDirectory(prefix="pbox-bench-") as folder:
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         async with _agent(Path(folder), platform, image_dir, "--warm", "base=3") as host:
             await _latencies(host, times, repeats)
             await _rivals(host, Path(folder), times, repeats)
@@ -133,58 +95,33 @@ async def _measure(
     return times, {**facts, "load_after": os.getloadavg()[0]}
 
 
-def pictures(times: Times, numbers: list[int]) -> dict[str, str]:
-    """SVG by file name: each operation, and those whose cost may grow with the sandboxes."""
-    by_number = [
-        (each, [_row(times, f"{each}, of {number}", f"of {number}") for number in numbers])
-        for each in (ROUND_TRIP, ROUND_TRIP_OVER_HTTP, "command")
-    ]
-    operations = [
-        (name, [row for each in of_group if (row := _row(times, each, each))])
-        for name, of_group in OPERATIONS.items()
-    ]
-    return {
-        OPERATIONS_FILE: draw("What a sandbox costs", operations),
-        NUMBERS_FILE: draw("Where so many sandboxes live", by_number),
-    }
-
-
-def _row(times: Times, name: str, label: str) -> Row | None:
-    if name not in times.of:
-        return None
-    goal = GOALS_MS.get(name, "").partition(",")[0]
-    return Row(label, times.of[name], float(goal) if goal else None)
-
-
 @contextlib.asynccontextmanager
 async def _agent(
     folder: Path, platform: str, image_dir: Path, *options: str
 ) -> AsyncIterator[Host]:
     from miles_periodic.plugins.pbox.client.host import connect
 
-    process = _start_agent(folder, platform, image_dir, *options)
-    try:
-        address, tokens = f"unix:{folder}/socket", folder / "tokens"
-        async with connect(address, token_file=tokens, timeout_seconds=60) as host:
+    with _listening(folder, platform, image_dir, *options) as address:
+        async with connect(address, token_file=folder / "tokens", timeout_seconds=60) as host:
             yield host
-    finally:
-        process.terminate()
-        process.wait(60)
 
 
-def _start_agent(
-    folder: Path, platform: str, image_dir: Path, *options: str
-) -> subprocess.Popen[str]:
-    code = "from miles_periodic.cli.main import main; main()"
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, "pbox", "agent", "--listen", f"unix:{folder}/socket",
-         "--token-file", f"{folder}/tokens", "--state-dir", f"{folder}/state",
-         "--image-dir", str(image_dir), "--cgroup", f"pbox-bench-{os.getpid()}",
-         "--platform", platform, *options],
-        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-    )  # fmt: skip
-    process.stdout.readline()
-    return process
+@contextlib.contextmanager
+def _listening(folder: Path, platform: str, image_dir: Path, *options: str) -> Iterator[str]:
+    """The address of an agent. Raises PeriodicError where it does not start."""
+    words, log = ["--image-dir", str(image_dir), "--platform", platform, *options], folder / "log"
+    with (
+        own_place(folder),
+        log.open("wb") as errors,
+        child_agent(folder, words, errors=errors) as address,
+    ):
+        if not address:
+            raise PeriodicError(
+                "The agent did not start.",
+                found=log.read_text(errors="replace").strip()[-1000:],
+                remedy="Do what it says; `miles pbox agent` has the same options.",
+            )
+        yield address
 
 
 async def _latencies(host: Host, times: Times, repeats: int) -> None:
@@ -270,7 +207,9 @@ async def _come_and_go(host: Host, folder: Path, cycles: int) -> dict[str, Any]:
 
 def _held(folder: Path) -> dict[str, int]:
     """Mounts, control groups, folders and runsc's notes of the agent's sandboxes."""
-    group = f"pbox-bench-{os.getpid()}"
+    from miles_periodic.plugins.pbox.node.place import group_of
+
+    group = group_of(folder)
     parents = [*Path("/sys/fs/cgroup").glob(group), *Path("/sys/fs/cgroup").glob(f"*/{group}")]
     return {
         "mounts": Path("/proc/self/mountinfo").read_text().count(f"{folder}/state"),
@@ -322,20 +261,18 @@ with connect_blocking(sys.argv[1], token_file=sys.argv[2], timeout_seconds=60) a
 
 async def _killed_job(folder: Path, platform: str, image_dir: Path) -> float:
     """Seconds from the SIGKILL of a job until no group and no mount of it is left."""
-    agent = _start_agent(folder, platform, image_dir)
-    job = subprocess.Popen(
-        [sys.executable, "-c", _JOB, f"unix:{folder}/socket", f"{folder}/tokens"],
-        stdout=subprocess.PIPE,
-    )
-    try:
-        job.stdout.readline()
-        started = time.perf_counter()
-        job.kill()
-        while any((folder / "state/sandboxes").iterdir()):
-            await asyncio.sleep(0.001)
-        return time.perf_counter() - started
-    finally:
-        job.kill()
-        job.wait()
-        agent.terminate()
-        agent.wait(60)
+    with _listening(folder, platform, image_dir) as address:
+        job = subprocess.Popen(
+            [sys.executable, "-c", _JOB, address, f"{folder}/tokens"], stdout=subprocess.PIPE
+        )
+        try:
+            job.stdout.readline()
+            started = time.perf_counter()
+            job.kill()
+            while any((folder / "state/sandboxes").iterdir()):
+                await asyncio.sleep(0.001)
+            return time.perf_counter() - started
+        finally:
+            job.kill()
+            job.wait()
+            job.stdout.close()

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from miles_periodic.cli.rehearsal.markup import Markup, element, own_text
+from miles_periodic.cli.markup import Markup, element, own_text
 
 WIDTH, LEFT, RIGHT = 720.0, 244.0, 134.0
 TOP, ROW, GROUP, AXIS, LEGEND = 54.0, 22.0, 30.0, 26.0, 30.0

@@ -1,12 +1,13 @@
 """`miles pbox`: sandboxes on this node.
 
-agent   the agent itself
-images  making and removing images
-look    what runs: ls, top, logs, kill
-run     one command in a sandbox, for a person
-up      an agent for the time of one command of a job
-nodes   the agents of all nodes of a job
-target  which agent, and as which job
+agent        the agent itself
+images       making and removing images
+look         what runs: ls, top, logs, kill
+run          one command in a sandbox, for a person
+up           an agent for the time of one command of a job
+child_agent  an agent as a child of the command that needs it
+nodes        the agents of all nodes of a job
+target       which agent, and as which job
 """
 
 from __future__ import annotations

@@ -7,21 +7,17 @@ import os
 import secrets
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from miles_periodic.cli import messages
+from miles_periodic.cli.pbox.child_agent import PLACES, child_agent, own_place
 from miles_periodic.cli.pbox.nodes import Meeting, meeting_of_this_step, own_name
 from miles_periodic.cli.pbox.target import DEFAULT_IMAGE_DIR, ImageDir, needing_the_extra
 from miles_periodic.hooks.errors import PeriodicError
 from miles_periodic.plugins.pbox.agent.tokens import add_job
-
-_CODE = "from miles_periodic.cli.main import main; main()"
-STOP_SECONDS = 20
-PLACES = Path("/run/pbox")
 
 
 def up_command(
@@ -73,22 +69,22 @@ def up_command(
     cpus = split(sandbox_cpus)
     for abandoned in sweep_abandoned(PLACES, runsc, platform):
         messages.warning(f"an agent before this one was killed; swept what {abandoned} left")
-    name = _name()
-    folder = PLACES / name
+    folder = PLACES / _name()
     options = ["--image", image, "--image-dir", str(image_dir), "--runsc", runsc]
     options += ["--platform", platform, "--cpus", written_cpus(cpus.sandboxes)]
     options += [word for pair in warm or () for word in ("--warm", pair)]
     options += ["--memory-mib", str(memory_mib)] if memory_mib else []
     meeting = meeting_of_this_step(share) if share is not None else None
     host = listen_on or own_name()
-    listen = f"{host}:0" if meeting else f"unix:{folder}/socket"
     with contextlib.ExitStack() as held:
         if meeting:
             held.callback(meeting.leave)
         token = meeting.token() if meeting else ""
-        agent = _Agent(folder, name, listen, token, options, host if meeting and tls else "")
-        address = held.enter_context(agent)
-        ways = agent.known_to(meeting, address) if meeting else {"PBOX_ADDRESS": address}
+        held.enter_context(own_place(folder))
+        options += _shared(folder, token, host if tls else "") if meeting else []
+        listen = f"{host}:0" if meeting else ""
+        address = _started(held.enter_context(child_agent(folder, options, listen=listen)))
+        ways = _ways(folder, meeting, address) if meeting else {"PBOX_ADDRESS": address}
         os.sched_setaffinity(0, cpus.trainer)
         tokens = {"PBOX_TOKEN_FILE": f"{folder}/tokens"}
         status = _run(words, os.environ | {"PBOX_CA_FILE": ""} | tokens | ways)
@@ -101,89 +97,39 @@ def _name() -> str:
     return f"job-{job}-{step}-{os.getpid()}" if job else f"run-{secrets.token_hex(4)}"
 
 
-class _Agent:
-    """An agent as a child, in a session of its own: signals for the job reach it through us."""
+def _shared(folder: Path, token: str, tls_host: str) -> list[str]:
+    """Put there what an agent shares with those of other nodes; the options that say so.
 
-    def __init__(
-        self,
-        folder: Path,
-        name: str,
-        listen: str,
-        token: str,
-        options: list[str],
-        tls_host: str = "",
-    ) -> None:
-        self.folder = folder
-        self.token = token
-        self.tls_host = tls_host
-        self.command = [
-            sys.executable, "-c", _CODE, "pbox", "agent", "--listen", listen,
-            "--token-file", f"{folder}/tokens", "--state-dir", f"{folder}/state",
-            "--cgroup", f"pbox-{name}", "--stop-with-stdin", *options,
-        ]  # fmt: skip
+    tls_host: what the others call this node; empty without TLS.
+    """
+    add_job(folder / "tokens", "default", token)
+    if not tls_host:
+        return []
+    with needing_the_extra():
+        from miles_periodic.plugins.pbox.agent import certificates
+    certificate, key = certificates.make(folder, tls_host)
+    return ["--certificate", str(certificate), "--key", str(key)]
 
-    def __enter__(self) -> str:
-        self.folder.mkdir(parents=True, mode=0o700)
-        try:
-            return self._start()
-        except BaseException:
-            self._remove()
-            raise
 
-    def _start(self) -> str:
-        """Start it; its address when it listens."""
-        if self.token:
-            add_job(self.folder / "tokens", "default", self.token)
-        if self.tls_host:
-            with needing_the_extra():
-                from miles_periodic.plugins.pbox.agent import certificates
-            certificate, key = certificates.make(self.folder, self.tls_host)
-            self.command += ["--certificate", str(certificate), "--key", str(key)]
-        self.process = subprocess.Popen(
-            self.command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
+def _started(address: str) -> str:
+    if not address:
+        raise PeriodicError(
+            "The agent of this job did not start.",
+            remedy="Do what it says above; the command was not started.",
         )
-        line = self.process.stdout.readline()
-        if not line.startswith("listening at "):
-            self.process.wait(STOP_SECONDS)
-            raise PeriodicError(
-                "The agent of this job did not start.",
-                remedy="Do what it says above; the command was not started.",
-            )
-        return line.split()[-1]
+    return address
 
-    def known_to(self, meeting: Meeting, address: str) -> dict[str, str]:
-        """Tell the other nodes of it; what leads the command to the agents of all nodes."""
-        file = self.folder / "certificate.pem"
-        own = file.read_text(encoding="utf-8") if self.tls_host else ""
-        addresses, trusted = meeting.agents(address, own)
-        if not trusted:
-            return {"PBOX_ADDRESS": ",".join(addresses)}
-        (self.folder / "trusted.pem").write_text(trusted, encoding="utf-8")
-        return {
-            "PBOX_ADDRESS": ",".join(addresses), "PBOX_CA_FILE": f"{self.folder}/trusted.pem"
-        }  # fmt: skip
 
-    def __exit__(self, *exception: object) -> None:
-        self.process.terminate()
-        try:
-            self.process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            messages.warning("the agent took too long to stop and was killed; its sandboxes go")
-            self.process.kill()
-            self.process.wait()
-        self._remove()
-
-    def _remove(self) -> None:
-        from miles_periodic.plugins.pbox.node.place import PLACE_FILES
-
-        for name in PLACE_FILES:
-            (self.folder / name).unlink(missing_ok=True)
-        if self.folder.exists() and not any(self.folder.iterdir()):
-            self.folder.rmdir()
+def _ways(folder: Path, meeting: Meeting, address: str) -> dict[str, str]:
+    """Tell the other nodes of an agent; what leads the command to the agents of all nodes."""
+    file = folder / "certificate.pem"
+    own = file.read_text(encoding="utf-8") if file.exists() else ""
+    addresses, trusted = meeting.agents(address, own)
+    ways = {"PBOX_ADDRESS": ",".join(addresses)}
+    if not trusted:
+        return ways
+    (folder / "trusted.pem").write_text(trusted, encoding="utf-8")
+    return ways | {"PBOX_CA_FILE": f"{folder}/trusted.pem"}
 
 
 def _run(words: list[str], environment: dict[str, str]) -> int:

@@ -1,6 +1,6 @@
 """`miles --plugins periodic rehearse`: the whole loop on this machine's CPU, features off and on.
 
-command, environment_check, workspace, whole_file, progress
+command, environment_check, workspace, progress
     the options and the order of things; what must be there; a folder, a lock, nothing left behind
 sandboxes
     what the rollouts' tools run in, or why in nothing
@@ -10,7 +10,7 @@ measurements, packing, assemble
     what the meter wrote, as numbers; both runs as one JSON value with checks and verdict
 result, quantities, json_words, findings
     that value read back; numbers and words for people; honest sentences
-report, sections, sections_plan, markup, style
+report, sections, sections_plan, style
     the HTML page
 charts, charts_traffic, charts_packing, charts_time, charts_processes
     its pictures

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from miles_periodic.cli.markup import Child, Markup, element
 from miles_periodic.cli.rehearsal.findings import Finding
-from miles_periodic.cli.rehearsal.markup import Child, Markup, element
 
 RUNS = ("off", "on")
 RUN_NAMES = {"off": "features off", "on": "features on"}

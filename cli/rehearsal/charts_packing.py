@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from miles_periodic.cli.markup import Child, Markup, element, table
 from miles_periodic.cli.rehearsal.charts import (
     RUN_NAMES,
     RUNS,
@@ -18,7 +19,6 @@ from miles_periodic.cli.rehearsal.charts import (
     upright,
 )
 from miles_periodic.cli.rehearsal.findings import packing_finding
-from miles_periodic.cli.rehearsal.markup import Child, Markup, element, table
 from miles_periodic.cli.rehearsal.quantities import cost_text, count_text, ratio_text
 from miles_periodic.cli.rehearsal.result import Packing, PackingStep, Result, Slot
 

@@ -6,9 +6,9 @@ import math
 from collections import Counter
 from dataclasses import dataclass, field
 
+from miles_periodic.cli.markup import Child, Markup, element, table
 from miles_periodic.cli.rehearsal.charts import figure, legend, nothing_drawn
 from miles_periodic.cli.rehearsal.findings import processes_finding
-from miles_periodic.cli.rehearsal.markup import Child, Markup, element, table
 from miles_periodic.cli.rehearsal.quantities import count_text
 from miles_periodic.cli.rehearsal.result import Process, Result
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from miles_periodic.cli.markup import Markup, table
 from miles_periodic.cli.rehearsal.charts import (
     RUN_NAMES,
     RUNS,
@@ -15,7 +16,6 @@ from miles_periodic.cli.rehearsal.charts import (
     picture,
 )
 from miles_periodic.cli.rehearsal.findings import TIME_NOISE, time_finding
-from miles_periodic.cli.rehearsal.markup import Markup, table
 from miles_periodic.cli.rehearsal.quantities import NOT_MEASURED, change_text, seconds_text
 from miles_periodic.cli.rehearsal.result import Phase, Result, Run
 

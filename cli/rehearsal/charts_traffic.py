@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from miles_periodic.cli.markup import Markup, table
 from miles_periodic.cli.rehearsal.charts import (
     RUN_NAMES,
     RUNS,
@@ -17,7 +18,6 @@ from miles_periodic.cli.rehearsal.charts import (
     picture,
 )
 from miles_periodic.cli.rehearsal.findings import prefix_finding, routes_finding
-from miles_periodic.cli.rehearsal.markup import Markup, table
 from miles_periodic.cli.rehearsal.quantities import (
     NOT_MEASURED,
     bytes_text,

@@ -16,7 +16,7 @@ from miles_periodic.cli import messages
 from miles_periodic.cli.interrupts import interruptible
 from miles_periodic.cli.options import Selection
 from miles_periodic.cli.pbox.target import DEFAULT_IMAGE_DIR, ImageDir
-from miles_periodic.cli.rehearsal.whole_file import check_writable, write_whole
+from miles_periodic.cli.whole_file import check_writable, write_whole
 
 if TYPE_CHECKING:
     from miles_periodic.cli.selected import Selected

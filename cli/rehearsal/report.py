@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from miles_periodic.cli.markup import Markup, element, own_text
 from miles_periodic.cli.rehearsal import sections, sections_plan
 from miles_periodic.cli.rehearsal.findings import verdict_sentence
-from miles_periodic.cli.rehearsal.markup import Markup, element, own_text
 from miles_periodic.cli.rehearsal.result import Result, read_result
 from miles_periodic.cli.rehearsal.style import STYLE
-from miles_periodic.cli.rehearsal.whole_file import write_whole
+from miles_periodic.cli.whole_file import write_whole
 
 #: The page may load nothing: a report that is mailed around must not call home.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"

@@ -6,15 +6,15 @@ import asyncio
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from miles_periodic.cli.pbox.child_agent import PLACES, child_agent, own_place
 from miles_periodic.cli.pbox.target import needing_the_extra
 from miles_periodic.hooks.errors import PeriodicError
 
@@ -22,10 +22,6 @@ TOOLS = "miles_periodic.plugins.pbox.rollout.tools.execute"
 IMAGE = "base"
 #: One sample is in flight at a time: one sandbox for it, and one for the next.
 NUM_WARM = 2
-#: Where the next `miles pbox up` or rehearsal finds and sweeps what a killed one left.
-PLACES = Path("/run/pbox")
-_AGENT = "from miles_periodic.cli.main import main; main()"
-STOP_SECONDS = 20.0
 #: A job's sandboxes are gone within a second of its end; a busy machine is given longer.
 GONE_SECONDS = 60.0
 
@@ -91,6 +87,9 @@ def sandboxes(image_dir: Path | None, log: Path) -> Iterator[Sandboxes]:
         _prepare(held, place, image_dir)
     except PeriodicError as error:
         held.reason, held.remedy = error.problem, error.parts["remedy"]
+    except OSError as error:
+        held.reason = f"Sandboxes cannot be prepared: {error}."
+        held.remedy = f"Make {image_dir} and {PLACES} writable, or give another --image-dir."
     if held.reason:
         yield held
         return
@@ -118,14 +117,16 @@ def _prepare(held: Sandboxes, place: Path, image_dir: Path) -> None:
     """Find out what an agent can have here, and that its image is there. Raises PeriodicError."""
     with needing_the_extra():
         from miles_periodic.plugins.pbox.images.store import ImageStore
+        from miles_periodic.plugins.pbox.node.place import group_of
         from miles_periodic.plugins.pbox.node.sweep import sweep_abandoned
-    _try_rights(_group(place))
+    _try_rights(group_of(place))
     held.platform = "systrap" if "systrap" in _said("runsc", "flags") else "ptrace"
     held.version = _said("runsc", "--version").partition("\n")[0].removeprefix("runsc version ")
     sweep_abandoned(PLACES, "runsc", held.platform)
     store = ImageStore(image_dir)
     if not any(IMAGE in image.names for image in store.all()):
         store.build(IMAGE)
+    place.mkdir(parents=True, mode=0o700, exist_ok=True)
 
 
 def _try_rights(group: str) -> None:
@@ -152,46 +153,21 @@ def _said(*words: str) -> str:
     return done.stdout + done.stderr
 
 
-def _group(place: Path) -> str:
-    return f"pbox-{place.name}"
-
-
 @contextmanager
 def _agent(place: Path, held: Sandboxes, image_dir: Path, log: Path) -> Iterator[None]:
-    """The agent as a child that ends when this process does, however that ends."""
-    place.mkdir(parents=True, mode=0o700, exist_ok=True)
-    address, tokens = f"unix:{place}/socket", f"{place}/tokens"
-    with log.open("wb") as errors:
-        process = subprocess.Popen(
-            [sys.executable, "-c", _AGENT, "pbox", "agent", "--listen", address,
-             "--token-file", tokens, "--state-dir", f"{place}/state", "--cgroup", _group(place),
-             "--image", IMAGE, "--image-dir", str(image_dir), "--warm", f"{IMAGE}={NUM_WARM}",
-             "--platform", held.platform, "--stop-with-stdin"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True,
-            start_new_session=True,
-        )  # fmt: skip
-    try:
-        if process.stdout.readline().startswith("listening at "):
-            held.environment = {"PBOX_ADDRESS": address, "PBOX_TOKEN_FILE": tokens}
+    options = ["--image", IMAGE, "--image-dir", str(image_dir), "--platform", held.platform]
+    options += ["--warm", f"{IMAGE}={NUM_WARM}"]
+    with (
+        own_place(place),
+        log.open("wb") as errors,
+        child_agent(place, options, errors=errors) as address,
+    ):
+        if address:
+            held.environment = {"PBOX_ADDRESS": address, "PBOX_TOKEN_FILE": f"{place}/tokens"}
         else:
             held.reason = "The agent did not start."
             held.problem = log.read_text(errors="replace").strip()[-1000:] or held.reason
         yield
-    finally:
-        _end(process)
-        for name in ("socket", "tokens"):
-            (place / name).unlink(missing_ok=True)
-
-
-def _end(process: subprocess.Popen[str]) -> None:
-    process.terminate()
-    try:
-        process.wait(STOP_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-    process.stdin.close()
-    process.stdout.close()
 
 
 def _counts_of(address: str) -> dict[str, int] | None:
@@ -236,18 +212,20 @@ def _left_at(place: Path) -> list[str]:
     end = time.monotonic() + GONE_SECONDS
     while (left := left_at(place)) and time.monotonic() < end:
         time.sleep(0.05)
-    if not left and place.is_dir() and not any(place.iterdir()):
-        place.rmdir()
+    if not left:
+        with suppress(OSError):  # it is gone, or somebody put something into it
+            place.rmdir()
     return left
 
 
 def left_at(place: Path, mounts: str | None = None) -> list[str]:
     """Groups, mounts and files of the sandboxes below a place, each as a phrase."""
     from miles_periodic.plugins.pbox.node import cgroups
+    from miles_periodic.plugins.pbox.node.place import group_of
 
     table = Path("/proc/self/mountinfo").read_text() if mounts is None else mounts
     found: Mapping[str, int] = {
-        "control groups": len(cgroups.find(_group(place)).existing()),
+        "control groups": len(cgroups.find(group_of(place)).existing()),
         "mounts": sum(f" {place}/state/" in line for line in table.splitlines()),
         "folders": len(list(place.glob("state/sandboxes/*"))),
         "notes of runsc": len(list(place.glob("state/runsc/*"))),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from miles_periodic.cli.markup import Child, Markup, element, table
 from miles_periodic.cli.rehearsal.charts import RUN_NAMES, RUNS, hatching
 from miles_periodic.cli.rehearsal.charts_packing import packing_picture
 from miles_periodic.cli.rehearsal.charts_processes import processes_picture
@@ -15,7 +16,6 @@ from miles_periodic.cli.rehearsal.findings import (
     verdict_sentence,
 )
 from miles_periodic.cli.rehearsal.json_words import machine_facts
-from miles_periodic.cli.rehearsal.markup import Child, Markup, element, table
 from miles_periodic.cli.rehearsal.quantities import (
     count_text,
     milliseconds_text,

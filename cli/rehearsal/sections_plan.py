@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from miles_periodic.cli.markup import Child, Markup, element, table
 from miles_periodic.cli.rehearsal.json_words import dicts_in, place_of, text_of
-from miles_periodic.cli.rehearsal.markup import Child, Markup, element, table
 from miles_periodic.cli.rehearsal.result import Result
 from miles_periodic.cli.rehearsal.sections import section
 

@@ -220,6 +220,7 @@ class Stepper:
         self.lanes.load.wait(allocated)
 
     def _check_least(self, besides_bytes: int) -> None:
+        # What is refused asks for nothing when the next step makes its workspace.
         least_bytes, self._least_bytes = self._least_bytes, 0
         if least_bytes + besides_bytes > self.limits.workspace_bytes:
             raise ValueError(

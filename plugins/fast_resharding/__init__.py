@@ -1,6 +1,7 @@
 """Feature `fast-resharding`: Megatron's `torch_dist` checkpoints as Hugging Face safetensors.
 
 resharding         reshard(): the whole way
+passes             all tasks: converted, read back, verified
 report             how far a conversion is, and what it did
 dcp_checkpoint     a checkpoint's metadata: tensors, chunks, where each lies
 restricted_pickle  its pickles as inert data

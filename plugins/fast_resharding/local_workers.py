@@ -46,15 +46,15 @@ class LocalWorkers:
     def each(
         self, method: str, calls: Sequence[tuple], homes: Sequence[frozenset[str]]
     ) -> Iterator[tuple[int, Any]]:
-        """Call a method of a worker with each of `calls`; (its place, its result) as they come.
+        """Call a method of a worker with each of `calls`; (its number, its result) as they come.
 
         homes: of each call, the nodes that hold the most of what it reads, or `ANYWHERE`. The
         first error is raised and no further call is begun.
         """
         waiting: dict[Future, int] = {}
         upcoming = iter(enumerate(calls))
-        for place, arguments in upcoming:
-            waiting[self._pool.submit(self._call, method, arguments)] = place
+        for number, arguments in upcoming:
+            waiting[self._pool.submit(self._call, method, arguments)] = number
             if len(waiting) >= 2 * self.num_workers:
                 yield from self._finished(waiting)
         while waiting:

@@ -22,6 +22,8 @@ ANYWHERE: frozenset[str] = frozenset()
 
 
 class FileState(NamedTuple):
+    """What tells one file from another by its name. changed_ns: its time, since the epoch."""
+
     num_bytes: int
     changed_ns: int
 

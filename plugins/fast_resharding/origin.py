@@ -41,13 +41,12 @@ def read_origin(folder: Path) -> Origin:
         weight_map = dict.fromkeys(read_header(folder / SINGLE), SINGLE)
     else:
         return Origin(frozenset(), {})
-    elements = {}
+    elements, names = {}, set(weight_map)
     for file in files:
         for name, entry in read_header(folder / file).items():
             element = BY_CODE.get(entry["dtype"])
-            if element is not None and (element.itemsize > 1 or not element.is_float):
+            if element is not None and not _is_quantised(name, element, names):
                 elements[name] = element
-    names = set(weight_map)
     return Origin(frozenset(filter(None, (_plain(name, names) for name in names))), elements)
 
 
@@ -84,6 +83,13 @@ def read_header(path: Path) -> dict[str, dict]:
             remedy="Give --config a folder with whole files, or with no weights at all.",
         ) from error
     return entries
+
+
+def _is_quantised(name: str, element: ElementType, names: set[str]) -> bool:
+    """Whether its values mean weights only with scales; whole numbers that have some do."""
+    if element.is_float:
+        return element.itemsize == 1
+    return not names.isdisjoint({f"{name}_scale", f"{name}_scale_inv", f"{name}_scales"})
 
 
 def _plain(name: str, names: set[str]) -> str | None:

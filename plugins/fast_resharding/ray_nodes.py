@@ -116,8 +116,7 @@ class RayNodes:
                 "A node of the Ray cluster does not say what files it sees.",
                 feature=SLUG,
                 found=str(error).splitlines()[0],
-                remedy="Look after the cluster's nodes with `ray status`, then go on with "
-                "--resume.",
+                remedy="Look at the cluster's nodes with `ray status`, then go on with --resume.",
             ) from error
         return dict(zip(calls, results, strict=True))
 

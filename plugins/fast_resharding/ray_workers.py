@@ -86,13 +86,13 @@ class RayWorkers:
         idle = list(range(len(self._actors)))
         while upcoming or busy:
             for actor in list(idle):
-                place = upcoming.take(self._places[actor])
-                if place is not None:
+                number = upcoming.take(self._places[actor])
+                if number is not None:
                     idle.remove(actor)
-                    call = getattr(self._actors[actor], method).remote(*calls[place])
-                    busy[call] = (place, actor)
+                    call = getattr(self._actors[actor], method).remote(*calls[number])
+                    busy[call] = (number, actor)
             (ready, *_), _ = self._ray.wait(list(busy), num_returns=1)
-            place, actor = busy.pop(ready)
+            number, actor = busy.pop(ready)
             idle.append(actor)
             try:
                 result = self._ray.get(ready)
@@ -100,13 +100,13 @@ class RayWorkers:
                 self._ray.exceptions.RayActorError,
                 self._ray.exceptions.ActorUnschedulableError,
             ) as error:
-                deaths[place] += 1
-                self._replace(actor, deaths[place], error)
-                upcoming.put_back(place)
+                deaths[number] += 1
+                self._replace(actor, deaths[number], error)
+                upcoming.put_back(number)
                 continue
             except self._ray.exceptions.RayTaskError as error:
                 raise _cause(error) from error
-            yield place, result
+            yield number, result
 
     def forget(self) -> None:
         """Have what was written read from the disk from now on, on every node."""

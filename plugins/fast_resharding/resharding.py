@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from miles_periodic.hooks.errors import PeriodicError
+from miles_periodic.plugins.fast_resharding import passes
 from miles_periodic.plugins.fast_resharding.beside_shards import (
     MANIFEST,
     files_to_carry,
@@ -30,7 +31,6 @@ from miles_periodic.plugins.fast_resharding.families.table import Family
 from miles_periodic.plugins.fast_resharding.local_workers import LocalWorkers
 from miles_periodic.plugins.fast_resharding.model_config import CONFIG, ModelConfig, read_config
 from miles_periodic.plugins.fast_resharding.node_files import (
-    ANYWHERE,
     NodeFiles,
     check_lengths,
     check_unchanged,
@@ -46,9 +46,8 @@ from miles_periodic.plugins.fast_resharding.settings import (
     UNIT_BYTES,
 )
 from miles_periodic.plugins.fast_resharding.shard_layout import Layout, lay_out
-from miles_periodic.plugins.fast_resharding.source_checksums import SourceChecksums
-from miles_periodic.plugins.fast_resharding.staging import Recorded, Staging
-from miles_periodic.plugins.fast_resharding.tasks import Task, Unit, make_tasks, source_bytes
+from miles_periodic.plugins.fast_resharding.staging import Staging
+from miles_periodic.plugins.fast_resharding.tasks import Task, Unit, make_tasks
 from miles_periodic.plugins.fast_resharding.worker import memory_bound_bytes
 
 #: Threads of a conversion in one process; more do not read faster from one disk.
@@ -71,10 +70,6 @@ class _Wanted:
 class _Work(_Wanted):
     files: NodeFiles
     tasks: Sequence[Task]
-
-    @property
-    def total_bytes(self) -> int:
-        return sum(task.num_bytes for task in self.tasks)
 
 
 def reshard(
@@ -125,11 +120,11 @@ def reshard(
         with Staging(target, replace=replace) as staging:
             recorded = staging.begin(work.layout, _fingerprint(work), resume=resume)
             pool.open(staging.folder, work.tasks, work.files)
-            results = _convert(work, pool, staging, recorded, on_progress)
+            results = passes.convert(work.tasks, pool, staging, recorded, on_progress)
             if verify:
                 pool.forget()
                 staging.check_headers(work.layout)
-                _verify(work, pool, results.checksums, on_progress)
+                passes.verify(work.tasks, pool, results.checksums, on_progress)
             check_unchanged(work.checkpoint.folder, work.files, pool.find_files(list(work.ends)))
             _write_rest(work, staging, results.checksums)
             staging.publish()
@@ -222,91 +217,6 @@ def _workers(source: Path, num_workers: int, address: str | None) -> AbstractCon
     return RayWorkers(source, num_workers, address)
 
 
-@dataclass
-class _Results:
-    """What the tasks came to. checksums: of each task's units, by the task's number."""
-
-    checksums: dict[int, Sequence[str]]
-    sources: SourceChecksums
-    read_bytes: int = 0
-    copied_bytes: int = 0
-    fetched_bytes: int = 0
-    resumed_bytes: int = 0
-
-
-def _convert(
-    work: _Work,
-    pool: Any,
-    staging: Staging,
-    recorded: Mapping[int, Recorded],
-    on_progress: Callable[[Progress], None],
-) -> _Results:
-    results = _Results(_still_there(work, pool, recorded, on_progress), SourceChecksums())
-    for number in results.checksums:
-        results.sources.add(recorded[number].sources)
-    left = [task for task in work.tasks if task.number not in results.checksums]
-    done = results.resumed_bytes = work.total_bytes - sum(task.num_bytes for task in left)
-    on_progress(Progress("converting", done, work.total_bytes))
-    for _, task_done in pool.each("run", [(task,) for task in left], _homes(left)):
-        results.sources.add(task_done.sources)
-        staging.record(task_done)
-        results.checksums[task_done.number] = task_done.checksums
-        results.read_bytes += task_done.read_bytes
-        results.copied_bytes += task_done.copied_bytes
-        results.fetched_bytes += task_done.fetched_bytes
-        done += task_done.written_bytes
-        on_progress(Progress("converting", done, work.total_bytes))
-    left_over = results.sources.left()
-    homes = [_readers(work, storage.file) for storage, _ in left_over]
-    for _, rest in pool.each("read_rest", left_over, homes):
-        results.sources.add(rest)
-    return results
-
-
-def _still_there(
-    work: _Work,
-    pool: Any,
-    recorded: Mapping[int, Recorded],
-    on_progress: Callable[[Progress], None],
-) -> dict[int, Sequence[str]]:
-    """Of what an earlier run has recorded as done, what the shards really hold."""
-    told = {number: found.checksums for number, found in recorded.items()}
-    claimed = [t for t in work.tasks if len(told.get(t.number, ())) == len(t.units)]
-    total, done, there = sum(task.num_bytes for task in claimed), 0, {}
-    calls = [(task, told[task.number]) for task in claimed]
-    for place, holds in pool.each("written", calls, _homes(claimed)):
-        task = claimed[place]
-        done += task.num_bytes
-        on_progress(Progress("reading back", done, total))
-        if holds:
-            there[task.number] = told[task.number]
-    return there
-
-
-def _verify(
-    work: _Work,
-    pool: Any,
-    checksums: Mapping[int, Sequence[str]],
-    on_progress: Callable[[Progress], None],
-) -> None:
-    done = 0
-    on_progress(Progress("verifying", done, work.total_bytes))
-    calls = [(task, checksums[task.number]) for task in work.tasks]
-    for place, _ in pool.each("verify", calls, _homes(work.tasks)):
-        done += work.tasks[place].num_bytes
-        on_progress(Progress("verifying", done, work.total_bytes))
-
-
-def _homes(tasks: Sequence[Task]) -> list[frozenset[str]]:
-    return [task.homes for task in tasks]
-
-
-def _readers(work: _Work, file: str) -> frozenset[str]:
-    """The homes of tasks that read a file; all of them can."""
-    homes = {t.homes for t in work.tasks if any(file in source_bytes(unit) for unit in t.units)}
-    return ANYWHERE if ANYWHERE in homes else frozenset().union(*homes)
-
-
 def _write_rest(work: _Work, staging: Staging, checksums: Mapping[int, Sequence[str]]) -> None:
     """All files of the target but its shards."""
     for path in files_to_carry(work.config.folder):
@@ -320,7 +230,12 @@ def _write_rest(work: _Work, staging: Staging, checksums: Mapping[int, Sequence[
 
 
 def _report(
-    work: _Work, target: Path, results: _Results, num_workers: int, verified: bool, seconds: float
+    work: _Work,
+    target: Path,
+    results: passes.Results,
+    num_workers: int,
+    verified: bool,
+    seconds: float,
 ) -> Report:
     largest = max(max(stored_bytes(unit), unit.num_bytes) for unit in _units(work))
     return Report(

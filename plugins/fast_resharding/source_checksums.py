@@ -25,6 +25,8 @@ class Storage(NamedTuple):
 
 
 class Part(NamedTuple):
+    """Neighbouring bytes of a storage that were read."""
+
     start: int
     num_bytes: int
     crc32: int
@@ -45,11 +47,13 @@ class PartsRead:
         self._parts: dict[Storage, list[Part]] = {}
 
     def add(self, storage: Storage, start: int, data: memoryview) -> None:
+        """Note bytes of a storage, the first of them at `start`."""
         parts = self._parts.setdefault(storage, [])
         if storage.crc32:
             parts.append(Part(start, len(data), self._crc32(data)))
 
     def take(self) -> tuple[StorageRead, ...]:
+        """All of it, by storage; what is added from now on is new."""
         taken, self._parts = self._parts, {}
         return tuple(StorageRead(storage, joined(parts)) for storage, parts in taken.items())
 

@@ -99,6 +99,7 @@ class Worker:
                         found=found,
                         remedy="Check the disk that the file lies on, then convert again.",
                     )
+        self._reader.parts.take()  # their checksums were compared when they were first read
 
     def forget(self) -> None:
         """Let the system forget what it cached of the shards: they are read from the disk next."""

@@ -16,7 +16,8 @@ rollout/  sandboxes as the tools of a rollout
     async with pbox.connect() as host, host.sandbox() as box:
         result = await box.exec(["python3", "-c", "print(1)"], timeout_seconds=10)
 
-The names below need the extra `pbox` (aiohttp, sh), and are imported when they are asked for.
+The names below need the extra `pbox` (aiohttp, cryptography, sh), and are imported when they are
+asked for.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 import os
 
 import pytest
+from pbox_agent import shell
 
 pytestmark = pytest.mark.real
 MIB = 1 << 20
@@ -12,10 +13,6 @@ MIB = 1 << 20
 def box(sandbox_host):
     with sandbox_host.sandbox() as made:
         yield made.over_http()
-
-
-def shell(box, text):
-    return box.exec(["sh", "-c", text])
 
 
 def test_a_file_goes_in_and_comes_out_as_it_was(box):

@@ -34,8 +34,9 @@ def indexed_layers(config: ModelConfig) -> list[int]:
     kinds = config.kinds("indexer_types") or kinds
     if kinds:
         return [n for n in every if n >= len(kinds) or kinds[n] not in SHARED]
-    step = config.size("index_topk_freq", 1)
-    begin = config.size("index_skip_topk_offset", 2)
+    step = max(config.count("index_topk_freq"), 1)
+    is_said = config.values.get("index_skip_topk_offset") is not None
+    begin = config.count("index_skip_topk_offset") if is_said else 2
     return [n for n in every if max(n - begin + 1, 0) % step == 0]
 
 

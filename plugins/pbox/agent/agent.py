@@ -83,8 +83,8 @@ class Agent:
         refuse_unproved(self.proofs, settings.allow_unenforced)
         self._starting = asyncio.Semaphore(settings.max_starting)
         for name, size in settings.warm.items():
-            limits, places = settings.limits, self._starting
-            pool = Pool(self.node, warm[name], limits, size, places, self._has_place)
+            limits, starting = settings.limits, self._starting
+            pool = Pool(self.node, warm[name], limits, size, starting, self._has_seat)
             self.pools[name] = pool
             pool.open()
 
@@ -157,13 +157,15 @@ class Agent:
             sandbox = await self._cold(image, limits)
         if lease.closed:
             await sandbox.destroy()
-            raise InfrastructureFailure("The control connection ended while a sandbox started.")
+            raise InfrastructureFailure(
+                "The control connection ended while a sandbox started.", remedy="Connect again."
+            )
         lease.sandboxes[sandbox.name] = sandbox
         self.counts["created"] += 1
         return sandbox
 
     async def _cold(self, image: Image, limits: Limits, kept: Layers | None = None) -> Sandbox:
-        with self._place():
+        with self._seat():
             async with self._starting:
                 sandbox = await start(self.node, image, limits, kept=kept)
         self.counts["started_cold"] += 1
@@ -176,9 +178,9 @@ class Agent:
         return await pool.claim()
 
     @contextlib.contextmanager
-    def _place(self) -> Iterator[None]:
-        """A place for what is being made: asked for together, not all may find the last one."""
-        if not self._has_place():
+    def _seat(self) -> Iterator[None]:
+        """A seat for what is being made: asked for together, not all may find the last one."""
+        if not self._has_seat():
             self.counts["refused_full"] += 1
             raise InfrastructureFailure(
                 f"The node holds {self._num_held()} sandboxes, and no more are allowed.",
@@ -191,7 +193,7 @@ class Agent:
         finally:
             self._num_starting -= 1
 
-    def _has_place(self) -> bool:
+    def _has_seat(self) -> bool:
         return self._num_held() < self.settings.max_sandboxes
 
     def _num_held(self) -> int:
@@ -221,11 +223,13 @@ class Agent:
         Raises SandboxGone, and InfrastructureFailure where the node is full or the copy fails.
         """
         lease, sandbox = self.find(job, name)
-        with self._place():
+        with self._seat():
             snapshot = await snapshots.take(self.node, sandbox)
         if lease.closed:
             await snapshot.destroy()
-            raise InfrastructureFailure("The control connection ended while a snapshot was taken.")
+            raise InfrastructureFailure(
+                "The control connection ended while a snapshot was taken.", remedy="Connect again."
+            )
         lease.snapshots[snapshot.name] = snapshot
         self.counts["snapshots"] += 1
         return snapshot

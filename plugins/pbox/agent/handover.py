@@ -27,7 +27,7 @@ from aiohttp import web
 from miles_periodic.hooks.errors import PeriodicError
 from miles_periodic.plugins.pbox.agent.agent import Agent
 from miles_periodic.plugins.pbox.agent.keys import AGENT, JOB
-from miles_periodic.plugins.pbox.agent.refusals import REFUSALS, parts_of, status_of
+from miles_periodic.plugins.pbox.agent.refusals import REFUSALS, answer_to
 from miles_periodic.plugins.pbox.node.beneath import WorkFiles
 from miles_periodic.plugins.pbox.wire import FILES_PROTOCOL, MAX_LINE_BYTES, packed_line
 
@@ -81,11 +81,14 @@ class _Handover:
         loop = asyncio.get_running_loop()
         while True:
             ending = loop.call_later(IDLE_SECONDS, self.connection.shutdown, socket.SHUT_RDWR)
-            asked = await self._next()
-            ending.cancel()
+            try:
+                asked = await self._next()
+            finally:
+                ending.cancel()  # of a connection that is closed by then it would be an error
             if asked is None:
                 return
             try:
+                _refuse_what_is_no_request(asked)
                 if "read" in asked:
                     self._read(asked)
                 else:
@@ -93,7 +96,8 @@ class _Handover:
             except ConnectionError:
                 raise
             except REFUSALS as error:
-                self._say({"status": status_of(error), **parts_of(error)})
+                status, parts = answer_to(error, is_of_a_file=True)
+                self._say({"status": status, **parts})
 
     def _read(self, asked: dict[str, Any]) -> None:
         descriptor = self._files(asked["read"]).open_to_read(asked["path"])
@@ -132,7 +136,7 @@ class _Handover:
         self.received = rest
         try:
             return dict(json.loads(line))
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, RecursionError) as error:
             raise ConnectionError("a line that is no JSON object") from error
 
     def _say(self, parts: dict[str, Any], *descriptors: int) -> None:
@@ -144,6 +148,13 @@ class _Handover:
             sent = 0
         if sent < len(line):
             raise ConnectionError("the client reads no answers")
+
+
+def _refuse_what_is_no_request(asked: dict[str, Any]) -> None:
+    """Raise ValueError: whatever else a part may be would be a fault of the agent's further on."""
+    texts = [asked.get(name, "") for name in ("read", "write", "path")]
+    if not all(isinstance(text, str) for text in texts) or type(asked.get("mode", 0)) is not int:
+        raise ValueError("no request for a file: names and paths are text, a mode is a number")
 
 
 class _NotKept(Exception):

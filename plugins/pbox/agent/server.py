@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
-import logging
 import os
 import resource
 import signal
@@ -14,17 +12,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 from aiohttp import WSMsgType, web
-from pydantic import ValidationError
 
 from miles_periodic.hooks.errors import PeriodicError
 from miles_periodic.plugins.pbox.agent import commands, files, handover, metrics
 from miles_periodic.plugins.pbox.agent.agent import Agent, make_agent
 from miles_periodic.plugins.pbox.agent.certificates import server_context
 from miles_periodic.plugins.pbox.agent.keys import AGENT, JOB
-from miles_periodic.plugins.pbox.agent.refusals import parts_of
+from miles_periodic.plugins.pbox.agent.refusals import REFUSALS, answer_to, parts_of
 from miles_periodic.plugins.pbox.agent.settings import AgentSettings
 from miles_periodic.plugins.pbox.limits import Limits
-from miles_periodic.plugins.pbox.outcomes import InfrastructureFailure, SandboxGone
+from miles_periodic.plugins.pbox.node.place import remove_files
 
 #: What one upload may have on its way before its sender is told to wait.
 READ_BYTES = 1 << 20
@@ -33,9 +30,6 @@ READ_BYTES = 1 << 20
 IDLE_SECONDS = 60.0
 #: Connections that wait to be taken: a rollout asks for all of its sandboxes at once.
 BACKLOG = 1024
-#: Errors that are no fault of the path that was asked for.
-_OF_THE_NODE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
-_log = logging.getLogger(__name__)
 
 
 @web.middleware
@@ -46,10 +40,11 @@ async def _known_job(request: web.Request, handler) -> web.StreamResponse:
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")
     job = request.app[AGENT].tokens.job_of(token) if scheme == "Bearer" else None
     if job is None:
-        return error_response(401, PeriodicError(
+        unknown = PeriodicError(
             "The agent knows no job of this token.",
             remedy="Use the token of a job in the agent's token file.",
-        ))  # fmt: skip
+        )
+        return web.json_response(parts_of(unknown), status=401)
     request[JOB] = job
     return await handler(request)
 
@@ -58,28 +53,9 @@ async def _known_job(request: web.Request, handler) -> web.StreamResponse:
 async def _errors_as_json(request: web.Request, handler) -> web.StreamResponse:
     try:
         return await handler(request)
-    except SandboxGone as error:
-        return error_response(410, error)
-    except InfrastructureFailure as error:
-        return error_response(503, error)
-    except (PeriodicError, ValidationError, ValueError, KeyError) as error:
-        return error_response(400, error)
-    except OSError as error:
-        is_of_a_file = request.path.endswith(("/file", "/tree")) and error.errno not in _OF_THE_NODE
-        return error_response(422, error) if is_of_a_file else error_response(503, _failed(error))
-
-
-def _failed(error: OSError) -> InfrastructureFailure:
-    """What went wrong on the node, by no doing of a command's or a file's."""
-    return InfrastructureFailure(
-        f"The node failed: {error}.",
-        remedy="Read the agent's log; see whether somebody removed what is its own.",
-    )
-
-
-def error_response(status: int, error: Exception) -> web.Response:
-    """A problem with its parts, so that the client can raise it as it was raised here."""
-    return web.json_response(parts_of(error), status=status)
+    except REFUSALS as error:
+        status, parts = answer_to(error, is_of_a_file=request.path.endswith(("/file", "/tree")))
+        return web.json_response(parts, status=status)
 
 
 async def _control(request: web.Request) -> web.WebSocketResponse:
@@ -194,7 +170,7 @@ async def serve(
     """Run an agent until SIGTERM or SIGINT; `ready` gets its address when jobs may come.
 
     stop_with_stdin: stop as well when standard input, a pipe from whoever needs the agent, ends;
-    the token file then goes with the agent.
+    the token file then goes with the agent, and the key of an agent that was made for one run.
     """
     agent = make_agent(settings)
     context = server_context(settings.certificate, settings.key) if settings.certificate else None
@@ -218,6 +194,7 @@ async def serve(
             Path(settings.listen.removeprefix("unix:")).unlink(missing_ok=True)
         if stop_with_stdin:
             settings.token_file.unlink(missing_ok=True)
+            remove_files(settings.state_dir, settings.cgroup)
         await agent.close()
         await runner.cleanup()
 

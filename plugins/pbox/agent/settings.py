@@ -75,7 +75,7 @@ class AgentSettings(BaseModel):
     """Limits that may stay unproved, by name."""
 
     @model_validator(mode="after")
-    def _has_place_for_those_that_are_warm(self) -> AgentSettings:
+    def _has_seats_for_those_that_are_warm(self) -> AgentSettings:
         if sum(self.warm.values()) > self.max_sandboxes:
             raise ValueError(f"more sandboxes are to be warm than {self.max_sandboxes} in all")
         return self

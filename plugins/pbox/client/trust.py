@@ -9,6 +9,7 @@ from pathlib import Path
 from miles_periodic.hooks.errors import PeriodicError
 
 CA_VARIABLE = "PBOX_CA_FILE"
+#: By the numbers of OpenSSL's X509_V_ERR, for which ssl has no names.
 _MEANINGS = {
     9: ("is not valid yet", "Set the clocks of both nodes."),
     10: ("has expired", "Start the agent with a certificate that is valid; set the clock if it is "
@@ -16,7 +17,7 @@ _MEANINGS = {
     62: ("is of another name", "Write one of its names into the address, or start the agent with a "
          "certificate of that name (`miles pbox up --listen-on`)."),
 }  # fmt: skip
-_MEANINGS[64] = _MEANINGS[62]
+_MEANINGS[64] = _MEANINGS[62]  # of an address
 _UNKNOWN = ("is of nobody that this job trusts", f"Give the agent's certificate, or its "
             f"authority's, with {CA_VARIABLE}; another agent may listen there by now.")  # fmt: skip
 

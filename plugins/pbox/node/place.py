@@ -89,6 +89,21 @@ def _is_swept(state: Path) -> bool:
         return True
 
 
+def group_of(place: Path) -> str:
+    """The control group above those of the sandboxes of an agent that was started for one job."""
+    return f"pbox-{place.name}"
+
+
+def remove_files(state: Path, group: str) -> None:
+    """Remove what lies beside `state` where that is a place: `NAME/state` with group `pbox-NAME`.
+
+    An agent that was set up otherwise has files there that are not of one run.
+    """
+    if group == group_of(state.parent):
+        for name in PLACE_FILES:
+            (state.parent / name).unlink(missing_ok=True)
+
+
 def remove_place(state: Path, node: Node) -> None:
     """Remove the parent group, and the folders up to the one around `state`, where they are empty;
     what is in use stays. For whoever has taken the place.

@@ -26,7 +26,7 @@ class Pool:
     """Warm sandboxes of one image under one set of limits, `size` of them where all is well.
 
     starting: bounds how many sandboxes of the node start at once, in pools and out of them.
-    has_place: whether the node may hold one more. num_moving: sandboxes that start, or are asked
+    has_seat: whether the node may hold one more. num_moving: sandboxes that start, or are asked
     whether they live: neither warm nor handed out, but there.
     """
 
@@ -35,7 +35,7 @@ class Pool:
     limits: Limits
     size: int
     starting: asyncio.Semaphore
-    has_place: Callable[[], bool]
+    has_seat: Callable[[], bool]
     num_moving: int = 0
     num_claimed: int = 0
     num_found_dead: int = 0
@@ -104,7 +104,7 @@ class Pool:
         """Whether one more is warm now: the node may be full, or fail to start it."""
         try:
             async with self.starting:
-                if not self.has_place():
+                if not self.has_seat():
                     return False
                 with self._moving():
                     sandbox = await start(self.node, self.image, self.limits, is_used=False)

@@ -42,10 +42,10 @@ def sweep_abandoned(folder: Path, program: str, platform: str) -> list[str]:
         if lock is None:
             continue  # its agent lives, or somebody else sweeps
         try:
-            node = place.place_of(state, program, platform, f"pbox-{name}")
+            group = place.group_of(state.parent)
+            node = place.place_of(state, program, platform, group)
             sweep(node)
-            for file in place.PLACE_FILES:
-                (state.parent / file).unlink(missing_ok=True)
+            place.remove_files(state, group)
             place.remove_place(state, node)
             swept.append(name)
         finally:

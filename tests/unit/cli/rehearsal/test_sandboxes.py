@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -76,6 +77,24 @@ def test_an_image_that_cannot_be_built_is_a_reason(able, tmp_path, monkeypatch):
     assert reason_of(tmp_path) == ("apt-get has no lists.", "Run apt-get update.")
 
 
+def test_a_folder_of_images_that_cannot_be_written_is_a_reason(able, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "_said", lambda *words: "")
+    monkeypatch.setattr(module, "_try_rights", lambda group: None)
+    monkeypatch.setattr(module, "PLACES", tmp_path / "places")
+    (tmp_path / "file").touch()
+    reason, remedy = reason_of(tmp_path, "file/images")
+    assert "Not a directory" in reason and "--image-dir" in remedy
+
+
+def test_a_place_that_cannot_be_made_is_a_reason(able, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "_said", lambda *words: "")
+    monkeypatch.setattr(module, "_try_rights", lambda group: None)
+    monkeypatch.setattr(module, "PLACES", tmp_path / "file" / "places")
+    monkeypatch.setattr("miles_periodic.plugins.pbox.images.store.ImageStore.build", lambda *_: 0)
+    (tmp_path / "file").touch()
+    assert "Not a directory" in reason_of(tmp_path)[0]
+
+
 def test_an_agent_that_no_longer_answers_is_a_problem_and_no_count(tmp_path):
     found = Sandboxes(environment={"PBOX_ADDRESS": f"unix:{tmp_path}/socket"})
     assert found.count() is None
@@ -105,3 +124,16 @@ def test_what_is_left_is_named(tmp_path, monkeypatch):
 def test_nothing_left_is_nothing_named(tmp_path, monkeypatch):
     monkeypatch.setattr(cgroups, "find", lambda group: Groups())
     assert left_at(tmp_path / "gone", "31 20 0:6 / /tmp rw") == []
+
+
+def test_a_place_that_the_agents_own_end_removes_first_is_gone_as_well(tmp_path, monkeypatch):
+    monkeypatch.setattr(cgroups, "find", lambda group: Groups())
+    place, rmdir = tmp_path / "place", Path.rmdir
+    place.mkdir()
+
+    def second(folder):
+        rmdir(folder)
+        rmdir(folder)
+
+    monkeypatch.setattr(Path, "rmdir", second)
+    assert module._left_at(place) == [] and not place.exists()

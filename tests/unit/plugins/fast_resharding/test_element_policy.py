@@ -78,6 +78,20 @@ def test_an_origin_of_whole_numbers_is_refused_and_dtype_is_the_way_out(
     assert same(written(target), expected)
 
 
+def test_an_origin_of_whole_numbers_with_scales_says_no_types(
+    source, expected, model_folder, target
+):
+    """Of a model that was quantised so, as of one in FP8, the config says the type."""
+    quantised = {
+        each: tensor
+        for name, weight in expected.items()
+        for each, tensor in ((name, weight.to(torch.int8)), (f"{name}_scale", torch.ones(1)))
+    }
+    save_file(quantised, model_folder / "model.safetensors")
+    reshard(source, target, config=model_folder)
+    assert same(written(target), expected)
+
+
 def test_a_tensor_of_whole_numbers_is_written_where_the_family_says_so(
     tmp_path, model_folder, target
 ):

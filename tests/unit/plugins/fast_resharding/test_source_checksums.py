@@ -19,6 +19,7 @@ from miles_periodic.plugins.fast_resharding.source_checksums import (
     Storage,
     joined,
 )
+from miles_periodic.plugins.fast_resharding.worker import Worker
 
 DAMAGED = r"(?s){} in __\d_0\.distcp is not what was written there.*Copy the file again"
 
@@ -52,6 +53,18 @@ def test_a_flipped_bit_of_padding_is_found(source, expected, model_folder, targe
     padded = dict(sources(expected, groups=2))["output_layer.weight"]
     flip(source, padded[-1], 5)
     refused(DAMAGED.format(r"output_layer\.weight|embedding.*"), source, target, model_folder)
+
+
+def test_a_worker_keeps_nothing_of_what_it_reads_again(source, model_folder, target, monkeypatch):
+    kept, verify = [], Worker.verify
+
+    def watched(worker, *given):
+        verify(worker, *given)
+        kept.append(worker._reader.parts.take())
+
+    monkeypatch.setattr(Worker, "verify", watched)
+    reshard(source, target, config=model_folder, verify=True, **IN_MANY_TASKS)
+    assert len(kept) > 1 and not any(kept)
 
 
 def test_every_byte_that_is_read_is_checked_once(source, expected, model_folder, target):

@@ -7,6 +7,7 @@ import pytest
 
 from miles_periodic.hooks.errors import PeriodicError
 from miles_periodic.plugins.pbox.agent import agent as agent_module
+from miles_periodic.plugins.pbox.agent import server
 from miles_periodic.plugins.pbox.agent.agent import Agent, make_agent
 from miles_periodic.plugins.pbox.agent.settings import AgentSettings
 from miles_periodic.plugins.pbox.limits import Limits
@@ -28,13 +29,50 @@ def test_a_runsc_that_is_not_there_is_an_error_that_says_how_to_get_it(monkeypat
         make_agent(AgentSettings(state_dir=tmp_path / "state", runsc="no-such-runsc"))
 
 
+@pytest.fixture
+def stdin():
+    """What to close so that this process's standard input, a pipe, ends."""
+    saved, (read, write) = os.dup(0), os.pipe()
+    os.dup2(read, 0)
+    os.close(read)
+    yield write
+    os.dup2(saved, 0)
+    os.close(saved)
+
+
+class FakeAgent:
+    async def open(self):
+        pass
+
+    async def close(self):
+        pass
+
+
+def test_an_agent_of_one_run_takes_its_key_and_token_along(tmp_path, monkeypatch, stdin):
+    """Whoever started it was killed, and nobody sweeps a place that has no state any more."""
+    monkeypatch.setattr(server, "make_agent", lambda settings: FakeAgent())
+    monkeypatch.setattr(server, "_allow_open_files", lambda: None)
+    place = tmp_path / "job-7"
+    place.mkdir()
+    for name in ("key.pem", "certificate.pem", "trusted.pem", "tokens"):
+        (place / name).touch()
+    settings = AgentSettings(
+        listen=f"unix:{place}/socket",
+        token_file=place / "tokens",
+        state_dir=place / "state",
+        cgroup="pbox-job-7",
+    )
+    asyncio.run(server.serve(settings, lambda address: os.close(stdin), stop_with_stdin=True))
+    assert os.listdir(place) == []
+
+
 @pytest.mark.parametrize("cpus", ["a", "1-", ","])
 def test_what_is_no_list_of_cpus_is_refused(cpus):
     with pytest.raises(ValueError):
         AgentSettings(cpus=cpus)
 
 
-def test_sandboxes_asked_for_together_do_not_all_find_the_last_place(monkeypatch, tmp_path):
+def test_sandboxes_asked_for_together_do_not_all_find_the_last_seat(monkeypatch, tmp_path):
     started = []
 
     async def start(node, image, limits, kept=None):
@@ -56,8 +94,8 @@ def test_sandboxes_asked_for_together_do_not_all_find_the_last_place(monkeypatch
     assert "--max-sandboxes" in str(refused[0])
 
 
-def test_a_pool_fills_no_place_that_the_node_does_not_have(monkeypatch):
-    """A claim leaves a place in the pool, and what was claimed still holds one of the node's."""
+def test_a_pool_fills_no_seat_that_the_node_does_not_have(monkeypatch):
+    """A claim leaves a seat in the pool, and what was claimed still holds one of the node's."""
     started = []
 
     async def start(*_, **__):
@@ -67,7 +105,7 @@ def test_a_pool_fills_no_place_that_the_node_does_not_have(monkeypatch):
     async def claim_all():
         agent = Agent(AgentSettings(max_sandboxes=3), None, FakeImages(), None)
         agent._starting = asyncio.Semaphore(4)
-        pool = Pool(None, None, Limits(), 2, agent._starting, agent._has_place)
+        pool = Pool(None, None, Limits(), 2, agent._starting, agent._has_seat)
         agent.pools["base"], lease = pool, agent.open_lease("job")
         for _ in range(4):
             await pool._added()

@@ -294,6 +294,46 @@ def test_a_client_that_says_something_else_ends_its_own_connection_only(home, li
     assert run(home, use) == b"here"
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"read": "box", "path": 5}\n',
+        b'{"write": "box", "path": ["a"]}\n',
+        b'{"write": "box", "path": "a", "mode": []}\n',
+        b"[" * (1 << 14) + b"\n",
+    ],
+    ids=["number", "list", "mode", "deep"],
+)
+def test_what_is_no_request_is_no_fault_of_the_agents(home, line, caplog):
+    async def use(agent, files):
+        assert await files.works()
+        loop, connection = asyncio.get_running_loop(), files._idle.pop()[1]
+        await loop.sock_sendall(connection, line)
+        said = await loop.sock_recv(connection, 4096)
+        connection.close()
+        return said == b"" or json.loads(said)["status"] == 400
+
+    assert run(home, use)
+    assert caplog.records == []
+
+
+def test_a_connection_that_ended_is_not_ended_again_later(home, monkeypatch):
+    monkeypatch.setattr(handover, "IDLE_SECONDS", 0.05)
+    faults = []
+
+    async def use(agent, files):
+        assert await files.works()
+        loop, connection = asyncio.get_running_loop(), files._idle.pop()[1]
+        loop.set_exception_handler(lambda _, fault: faults.append(fault))
+        await loop.sock_sendall(connection, b"no json\n")
+        assert await loop.sock_recv(connection, 1) == b""
+        connection.close()
+        await asyncio.sleep(0.1)  # what was to be done after 0.05 s comes before
+
+    run(home, use)
+    assert faults == []
+
+
 def test_no_descriptor_stays_open_on_either_side(home):
     async def use(agent, files):
         await written(files, "name", b"1")

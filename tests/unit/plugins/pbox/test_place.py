@@ -55,3 +55,13 @@ def test_a_lock_on_a_file_that_was_removed_is_none(tmp_path, monkeypatch):
     lock = place.take(state)
     assert os.path.samestat(os.fstat(lock), os.stat(state / "lock"))
     os.close(lock)
+
+
+@pytest.mark.parametrize(("group", "left"), [("pbox-job-7", []), ("pbox", ["key.pem", "tokens"])])
+def test_files_beside_the_folder_are_of_one_run_where_the_group_has_its_name(group, left, tmp_path):
+    folder = tmp_path / "job-7"
+    folder.mkdir()
+    for name in ("key.pem", "tokens"):
+        (folder / name).touch()
+    place.remove_files(folder / "state", group)
+    assert sorted(os.listdir(folder)) == left

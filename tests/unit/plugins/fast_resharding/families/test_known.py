@@ -170,6 +170,8 @@ def test_rows_that_two_tensors_hold_are_an_error(indexed, tmp_path):
         ({"index_topk_pattern": "FSSFSS"}, [0, 3]),
         ({"index_topk_freq": 3}, [0, 1, 4]),
         ({"index_topk_freq": 2, "index_skip_topk_offset": 3}, [0, 1, 2, 4]),
+        ({"index_topk_freq": 1, "index_skip_topk_offset": 0}, [0, 1, 2, 3, 4, 5]),
+        ({"index_topk_freq": 0}, [0, 1, 2, 3, 4, 5]),
     ],
 )
 def test_layers_with_an_indexer_are_those_of_the_config(fields, own, tmp_path):

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from miles_periodic.cli.rehearsal.whole_file import check_writable, write_whole
+from miles_periodic.cli.whole_file import check_writable, write_whole
 from miles_periodic.hooks import PeriodicError
 
 

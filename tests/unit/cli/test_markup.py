@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from miles_periodic.cli.rehearsal.markup import Markup, element, own_text, table
+from miles_periodic.cli.markup import Markup, element, own_text, table
 
 
 def test_text_is_escaped_and_markup_is_not():

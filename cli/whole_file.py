@@ -1,4 +1,4 @@
-"""Files that a rehearsal leaves: found writable before it starts, written whole or not at all."""
+"""Files that a command leaves: found writable before it starts, written whole or not at all."""
 
 from __future__ import annotations
 
