@@ -13,6 +13,7 @@ from typing import Any, BinaryIO
 
 import aiohttp
 
+from miles_periodic.hooks.errors import PeriodicError
 from miles_periodic.plugins.pbox import wire
 from miles_periodic.plugins.pbox.client import handover, local_trees
 from miles_periodic.plugins.pbox.client.way import Way
@@ -108,12 +109,18 @@ class Box:
     async def upload(self, local: str | Path, path: str) -> None:
         """Copy a file or a folder of this machine to `path` below /work, streamed.
 
-        A file is replaced when it has arrived whole; of a folder, each of its files is.
+        A file is replaced when it has arrived whole; of a folder, each of its files is. Raises
+        PeriodicError for what has no size of its own, as a pipe.
         """
         local = Path(local)
         if local.is_dir():
             await self._put("tree", f"take {local}", local_trees.packed(local), path=path)
             return
+        if local.exists() and not local.is_file():
+            raise PeriodicError(
+                f"{local} is neither a file nor a folder, so nothing says how much it holds.",
+                remedy="Read it, and give what it held to write_bytes.",
+            )
         with local.open("rb") as file:
             found = os.fstat(file.fileno())
             await self._upload_file(file, path, found.st_mode & 0o777, found.st_size)
