@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import typer
 
 from miles_periodic.cli import messages
+
+#: How long a signal may wait that came while its handler could not run.
+LOOK_SECONDS = 1.0
 
 
 @contextmanager
@@ -32,3 +36,15 @@ def interruptible(said: str) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def end_of(child: subprocess.Popen) -> int:
+    """A child's exit status, once it has ended; handlers of signals run meanwhile.
+
+    Python runs a handler between two of its own steps: of a signal that comes right before a wait
+    without a limit, it would run when that wait is over.
+    """
+    while child.returncode is None:
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(LOOK_SECONDS)
+    return child.returncode

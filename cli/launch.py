@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from miles_periodic.cli import messages
+from miles_periodic.cli.interrupts import end_of
 from miles_periodic.cli.options import Selection
 from miles_periodic.cli.selected import (
     Selected,
@@ -169,7 +170,7 @@ def supervise(
         child = passed_on.start(command, environment)
         roll_call.roll.driver_pid = child.pid
         end_on_failure(roll_call, child)
-        status = child.wait()
+        status = end_of(child)
     roll_call.hear_out(child.pid)
     return verdict(status, roll_call)
 

@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from miles_periodic.cli import messages
+from miles_periodic.cli.interrupts import end_of
 from miles_periodic.cli.pbox.child_agent import PLACES, child_agent, own_place
 from miles_periodic.cli.pbox.nodes import Meeting, meeting_of_this_step, own_name
 from miles_periodic.cli.pbox.target import DEFAULT_IMAGE_DIR, ImageDir, needing_the_extra
@@ -142,5 +143,5 @@ def _run(words: list[str], environment: dict[str, str]) -> int:
         ) from error
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, lambda sent, frame: child.send_signal(sent))
-    status = child.wait()
+    status = end_of(child)
     return 128 - status if status < 0 else status

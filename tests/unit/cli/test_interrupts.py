@@ -1,11 +1,12 @@
 """Signals that end a command through its clean-ups, and one that was to be ignored."""
 
 import signal
+import subprocess
 
 import pytest
 import typer
 
-from miles_periodic.cli.interrupts import interruptible
+from miles_periodic.cli.interrupts import end_of, interruptible
 
 
 @pytest.fixture
@@ -36,3 +37,20 @@ def test_a_signal_that_nohup_has_ignored_stays_ignored(handled):
     with interruptible("nothing was kept."):
         signal.raise_signal(signal.SIGHUP)
     assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+
+
+class BlockedChild:
+    """A child whose end is waited for in calls in which no handler runs."""
+
+    def __init__(self, num_calls):
+        self.num_calls, self.returncode = num_calls, None
+
+    def wait(self, timeout):
+        self.num_calls -= 1
+        if self.num_calls:
+            raise subprocess.TimeoutExpired("child", timeout)
+        self.returncode = 7
+
+
+def test_a_child_is_waited_for_in_calls_that_end_so_that_handlers_run_between_them():
+    assert end_of(BlockedChild(3)) == 7
