@@ -71,7 +71,7 @@ def cluster(tmp_path):
 
 
 def test_the_gate_reaches_the_workers_of_a_ray_that_a_script_starts(script):
-    done = launch(script(LOOK.format(address="num_cpus=1, include_dashboard=False")))
+    done = launch(script(LOOK.format(address="'local', num_cpus=1, include_dashboard=False")))
     assert "worker True 1" in done.stdout, done.stderr
 
 

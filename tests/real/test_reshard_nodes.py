@@ -2,9 +2,11 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 
 import pytest
 from megatron_states import write_source
@@ -113,14 +115,22 @@ def facts(tmp_path_factory):
         os.link(path, root / where / path.name)
     lines = [path for path in sys.path if path.endswith("lines")]
     command = [*_namespace(), sys.executable, "-c", DRIVER, root, KILLED, *lines]
+    # A node that is killed leaves its address where others without one would look for theirs.
+    rays = tempfile.mkdtemp(prefix="rays-")
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        command,
+        env={**os.environ, "RAY_TMPDIR": rays},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     )
     try:
         told, errors = process.communicate(timeout=400)
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
+        shutil.rmtree(rays, ignore_errors=True)
     assert process.returncode == 0, errors
     return json.loads(told.splitlines()[-1])
 

@@ -19,7 +19,10 @@ SMALL = {"unit_bytes": 64, "task_bytes": 256, "workers": 2}
 def one_ray():
     import ray
 
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
+    # Without a word, Ray would look for one that is or was here.
+    ray.init(
+        "local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error"
+    )
     yield
     ray.shutdown()
 
