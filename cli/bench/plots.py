@@ -7,6 +7,7 @@ from p50 to p90, a line at p99, and where there is a goal for p50, its mark.
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -47,10 +48,11 @@ class _Axis:
         return LEFT + share * (WIDTH - LEFT - RIGHT)
 
 
-def quantile(values: Sequence[float], share: float) -> float:
-    """The smallest value that `share` of them do not exceed."""
+def quantiles(values: Sequence[float]) -> tuple[float, float, float]:
+    """p50, the median, and p90 and p99, each the smallest value that so many do not exceed."""
     ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+    p90, p99 = (ordered[math.ceil(share * len(ordered)) - 1] for share in (0.9, 0.99))
+    return statistics.median(ordered), p90, p99
 
 
 def draw(title: str, groups: Sequence[tuple[str, Sequence[Row]]]) -> str:
@@ -93,7 +95,7 @@ def _grid(axis: _Axis, height: float) -> list[Markup]:
 
 
 def _row(row: Row, y: float, axis: _Axis) -> list[Markup]:
-    p50, p90, p99 = (quantile(row.milliseconds, share) for share in (0.5, 0.9, 0.99))
+    p50, p90, p99 = quantiles(row.milliseconds)
     dots = [
         element("circle", cx=f"{axis(value):.1f}", cy=f"{y:.1f}", r=3, class_="dot")
         for value in row.milliseconds
@@ -111,7 +113,7 @@ def _row(row: Row, y: float, axis: _Axis) -> list[Markup]:
 
 
 def _said(row: Row) -> str:
-    return " / ".join(_short(quantile(row.milliseconds, share)) for share in (0.5, 0.9, 0.99))
+    return " / ".join(map(_short, quantiles(row.milliseconds)))
 
 
 def _short(value: float) -> str:

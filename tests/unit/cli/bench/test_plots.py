@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from miles_periodic.cli.bench.plots import WIDTH, Row, draw, quantile
+from miles_periodic.cli.bench.plots import WIDTH, Row, draw, quantiles
 
 SVG = "{http://www.w3.org/2000/svg}"
 times = st.floats(min_value=1e-3, max_value=1e6, allow_nan=False)
@@ -29,7 +29,7 @@ def test_every_measurement_is_a_dot_inside_the_picture(values, goal):
 
 def test_a_row_says_its_quantiles():
     picture = draw("Times", [("all", [Row("one", [float(n) for n in range(1, 101)])])])
-    assert "51.0 / 91.0 / 100" in picture
+    assert "50.5 / 90.0 / 99.0" in picture
 
 
 def test_a_goal_has_its_mark_and_its_words_and_no_goal_has_neither():
@@ -50,6 +50,6 @@ def test_a_name_is_text():
     assert "<script>" not in picture and ElementTree.fromstring(picture) is not None
 
 
-def test_a_quantile_is_one_of_the_values():
-    assert quantile([3.0, 1.0, 2.0], 0.5) == 2.0
-    assert quantile([1.0], 0.99) == 1.0
+def test_quantiles_are_the_median_and_the_smallest_values_that_so_many_do_not_exceed():
+    assert quantiles([float(value) for value in range(100, 0, -1)]) == (50.5, 90.0, 99.0)
+    assert quantiles([3.0]) == (3.0, 3.0, 3.0)
