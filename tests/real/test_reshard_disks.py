@@ -10,13 +10,15 @@ from small_models import CONFIG, state
 
 #: As root, and as anybody where the kernel lets users mount in a namespace of their own.
 NAMESPACES = (["unshare", "--mount"], ["unshare", "--user", "--map-root-user", "--mount"])
-DISK_BYTES = 256 << 10
+DISK_BYTES = 1 << 20
+#: A quarter of a megabyte of tensors, in more tasks than are ever handed out at once.
+SHAPE = CONFIG | {"hidden_size": 512}
 
 ONTO_A_DISK = """
 import json, os, subprocess, sys
 from pathlib import Path
 sys.path[:0] = sys.argv[5:]
-from small_models import CONFIG, same, state, written
+from small_models import same, state, written
 from miles_periodic.hooks.errors import PeriodicError
 from miles_periodic.plugins.fast_resharding import reshard
 
@@ -33,15 +35,16 @@ def attempt(name, **more):
     facts[f"{name} published"] = target.exists()
 
 def fill(progress):
-    if progress.done_bytes and not (disk / "others").exists():
+    # Before the first task, while nothing else writes: room for every task in flight, not for all.
+    if not (disk / "others").exists():
         left = os.statvfs(disk)
-        (disk / "others").write_bytes(bytes(left.f_bavail * left.f_frsize))
+        (disk / "others").write_bytes(bytes(left.f_bavail * left.f_frsize - (128 << 10)))
 
 attempt("filled", on_progress=fill)
 os.remove(disk / "others")
 report = reshard(source, target, resume=True, **options)
 facts["resumed bytes"] = report.resumed_bytes
-facts["same"] = same(written(target), state(CONFIG | {"hidden_size": 64}))
+facts["same"] = same(written(target), state(json.loads((model / "config.json").read_text())))
 target = disk / "other"
 subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
 attempt("read-only")
@@ -52,11 +55,10 @@ print(json.dumps(facts))
 @pytest.fixture(scope="module")
 def facts(tmp_path_factory):
     folder = tmp_path_factory.mktemp("disks")
-    config = CONFIG | {"hidden_size": 64}
     (folder / "model").mkdir()
-    (folder / "model" / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    (folder / "model" / "config.json").write_text(json.dumps(SHAPE), encoding="utf-8")
     (folder / "disk").mkdir()
-    write_source(folder / "source", state(config), groups=2)
+    write_source(folder / "source", state(SHAPE), groups=2)
     places = [folder / name for name in ("source", "model", "disk")]
     lines = [path for path in sys.path if path.endswith("lines")]
     command = [sys.executable, "-c", ONTO_A_DISK, *places, str(DISK_BYTES), *lines]
