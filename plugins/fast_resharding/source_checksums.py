@@ -1,8 +1,8 @@
 """The checksums that torch.save left beside tensors, against what tasks have read in pieces.
 
-An archive has a CRC-32 of each tensor's whole storage, of which a task reads parts. Parts carry
-checksums of their own, which combine to that of the whole, so that no byte is read twice for it.
-Positions and sizes are bytes of a file.
+An archive has a CRC-32 of each tensor's whole storage, of which a task reads stretches. These
+carry checksums of their own, which combine to that of the whole, so that no byte is read twice for
+it. Positions and sizes are bytes of a file.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Storage(NamedTuple):
     crc32: int
 
 
-class Part(NamedTuple):
+class Stretch(NamedTuple):
     """Neighbouring bytes of a storage that were read."""
 
     start: int
@@ -33,29 +33,31 @@ class Part(NamedTuple):
 
 
 class StorageRead(NamedTuple):
-    """parts: in order, apart from each other."""
+    """stretches: in order, apart from each other."""
 
     storage: Storage
-    parts: tuple[Part, ...]
+    stretches: tuple[Stretch, ...]
 
 
-class PartsRead:
+class StretchesRead:
     """What a worker has read since it was last asked."""
 
     def __init__(self) -> None:
         self._crc32, _ = _functions()
-        self._parts: dict[Storage, list[Part]] = {}
+        self._stretches: dict[Storage, list[Stretch]] = {}
 
     def add(self, storage: Storage, start: int, data: memoryview) -> None:
         """Note bytes of a storage, the first of them at `start`."""
-        parts = self._parts.setdefault(storage, [])
+        stretches = self._stretches.setdefault(storage, [])
         if storage.crc32:
-            parts.append(Part(start, len(data), self._crc32(data)))
+            stretches.append(Stretch(start, len(data), self._crc32(data)))
 
     def take(self) -> tuple[StorageRead, ...]:
         """All of it, by storage; what is added from now on is new."""
-        taken, self._parts = self._parts, {}
-        return tuple(StorageRead(storage, joined(parts)) for storage, parts in taken.items())
+        taken, self._stretches = self._stretches, {}
+        return tuple(
+            StorageRead(storage, joined(stretches)) for storage, stretches in taken.items()
+        )
 
 
 class SourceChecksums:
@@ -68,50 +70,53 @@ class SourceChecksums:
         self.checked_bytes = 0
         self.unchecked_bytes = 0
         self._done: set[tuple[str, int]] = set()
-        self._pending: dict[Storage, tuple[Part, ...]] = {}
+        self._pending: dict[Storage, tuple[Stretch, ...]] = {}
 
     def add(self, reads: Iterable[StorageRead]) -> None:
         """Raises PeriodicError for a storage that is known whole and is not what was written."""
-        for storage, parts in reads:
+        for storage, stretches in reads:
             if (storage.file, storage.start) in self._done:
                 continue
             if not storage.crc32:
                 self._finish(storage)
                 self.unchecked_bytes += storage.num_bytes
                 continue
-            parts = joined((*self._pending.get(storage, ()), *parts))
-            self._pending[storage] = parts
-            if not list(_gaps(storage, parts)):
-                _check(storage, parts[0])
+            stretches = joined((*self._pending.get(storage, ()), *stretches))
+            self._pending[storage] = stretches
+            if not list(_gaps(storage, stretches)):
+                _check(storage, stretches[0])
                 self._finish(storage)
                 self.checked_bytes += storage.num_bytes
 
     def left(self) -> list[tuple[Storage, list[tuple[int, int]]]]:
         """Storages of which not all was read, such as padding, and (start, bytes) of the rest."""
-        return [(storage, list(_gaps(storage, parts))) for storage, parts in self._pending.items()]
+        return [
+            (storage, list(_gaps(storage, stretches)))
+            for storage, stretches in self._pending.items()
+        ]
 
     def _finish(self, storage: Storage) -> None:
         self._done.add((storage.file, storage.start))
         self._pending.pop(storage, None)
 
 
-def joined(parts: Iterable[Part]) -> tuple[Part, ...]:
-    """Neighbours as one part; of parts that overlap, what was read again is left out."""
+def joined(stretches: Iterable[Stretch]) -> tuple[Stretch, ...]:
+    """Neighbours as one stretch; of stretches that overlap, what was read again is left out."""
     _, combine = _functions()
-    result: list[Part] = []
-    for part in sorted(parts, key=lambda part: (part.start, -part.num_bytes)):
-        start, num_bytes, crc32 = result[-1] if result else Part(part.start, 0, 0)
-        if part.start > start + num_bytes or not result:
-            result.append(part)
-        elif part.start == start + num_bytes:
-            both = combine(crc32, part.crc32, part.num_bytes)
-            result[-1] = Part(start, num_bytes + part.num_bytes, both)
+    result: list[Stretch] = []
+    for stretch in sorted(stretches, key=lambda stretch: (stretch.start, -stretch.num_bytes)):
+        start, num_bytes, crc32 = result[-1] if result else Stretch(stretch.start, 0, 0)
+        if stretch.start > start + num_bytes or not result:
+            result.append(stretch)
+        elif stretch.start == start + num_bytes:
+            both = combine(crc32, stretch.crc32, stretch.num_bytes)
+            result[-1] = Stretch(start, num_bytes + stretch.num_bytes, both)
     return tuple(result)
 
 
-def _gaps(storage: Storage, parts: Sequence[Part]) -> Iterator[tuple[int, int]]:
+def _gaps(storage: Storage, stretches: Sequence[Stretch]) -> Iterator[tuple[int, int]]:
     at = storage.start
-    for start, num_bytes, _ in parts:
+    for start, num_bytes, _ in stretches:
         if start > at:
             yield at, start - at
         at = start + num_bytes
@@ -120,7 +125,7 @@ def _gaps(storage: Storage, parts: Sequence[Part]) -> Iterator[tuple[int, int]]:
         yield at, end - at
 
 
-def _check(storage: Storage, whole: Part) -> None:
+def _check(storage: Storage, whole: Stretch) -> None:
     if whole.crc32 != storage.crc32:
         raise PeriodicError(
             f"{storage.key} in {storage.file} is not what was written there.",

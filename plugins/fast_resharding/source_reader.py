@@ -18,7 +18,7 @@ from miles_periodic.hooks.errors import PeriodicError
 from miles_periodic.plugins.fast_resharding.boxes import Box
 from miles_periodic.plugins.fast_resharding.dcp_checkpoint import Chunk
 from miles_periodic.plugins.fast_resharding.settings import SCRATCH_BYTES, SLUG
-from miles_periodic.plugins.fast_resharding.source_checksums import PartsRead, Storage
+from miles_periodic.plugins.fast_resharding.source_checksums import Storage, StretchesRead
 from miles_periodic.plugins.fast_resharding.torch_items import RawTensor, locate
 
 _MOST_FILES = 64
@@ -56,7 +56,7 @@ class SourceReader:
     def __init__(self, folder: Path, elsewhere: Elsewhere | Collection[str] = ()) -> None:
         self._elsewhere = elsewhere
         self.counters = Counters()
-        self.parts = PartsRead()
+        self.stretches = StretchesRead()
         self._folder = folder
         self._files: OrderedDict[str, int] = OrderedDict()
         self._raw: OrderedDict[tuple[str, int], RawTensor] = OrderedDict()
@@ -165,7 +165,7 @@ class SourceReader:
 
     def _read_part(self, storage: Storage, position: int, out: memoryview) -> None:
         self._read_into(storage.file, position, out)
-        self.parts.add(storage, position, out)
+        self.stretches.add(storage, position, out)
 
     def _read_into(self, name: str, position: int, out: memoryview) -> None:
         if name in self._elsewhere:

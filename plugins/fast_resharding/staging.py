@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from miles_periodic.hooks.errors import PeriodicError
 from miles_periodic.plugins.fast_resharding.settings import CONTENT, LOCK, SLUG
 from miles_periodic.plugins.fast_resharding.shard_layout import Layout
-from miles_periodic.plugins.fast_resharding.source_checksums import Part, Storage, StorageRead
+from miles_periodic.plugins.fast_resharding.source_checksums import Storage, StorageRead, Stretch
 from miles_periodic.plugins.fast_resharding.worker import TaskDone, write_error
 
 _PLAN, _JOURNAL, _BEFORE = "plan.json", "done.jsonl", "before"
@@ -262,10 +262,10 @@ def _make_shard(path: Path, header: bytes, num_bytes: int) -> None:
         file.truncate(num_bytes)
 
 
-def _storage_read(storage: Sequence, parts: Sequence[Sequence]) -> StorageRead:
+def _storage_read(storage: Sequence, stretches: Sequence[Sequence]) -> StorageRead:
     """What a line of the journal holds of it; TypeError or ValueError where it is none."""
     key, file, *numbers = storage
-    found = tuple(Part(*map(operator.index, part)) for part in parts)
+    found = tuple(Stretch(*map(operator.index, stretch)) for stretch in stretches)
     return StorageRead(Storage(str(key), str(file), *map(operator.index, numbers)), found)
 
 

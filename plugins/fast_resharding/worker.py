@@ -54,7 +54,7 @@ class Worker:
         It is on the disk when this returns, so that other workers read while this one writes.
         """
         before = self._counted()
-        self._reader.parts.take()
+        self._reader.stretches.take()
         checksums = []
         for unit in task.units:
             data = self._converted(unit)
@@ -62,16 +62,16 @@ class Worker:
             checksums.append(checksum(data))
         self._to_disk({unit.shard for unit in task.units})
         counted = (b - a for a, b in zip(before, self._counted(), strict=True))
-        sources = self._reader.parts.take()
+        sources = self._reader.stretches.take()
         return TaskDone(task.number, tuple(checksums), task.num_bytes, *counted, sources)
 
     def read_rest(
         self, storage: Storage, gaps: Sequence[tuple[int, int]]
     ) -> tuple[StorageRead, ...]:
         """What no task has read of a storage, so that its checksum can be compared."""
-        self._reader.parts.take()
+        self._reader.stretches.take()
         self._reader.read_rest(storage, gaps)
-        return self._reader.parts.take()
+        return self._reader.stretches.take()
 
     def written(self, task: Task, checksums: Sequence[str]) -> bool:
         """Whether the target holds what a task with these checksums has written."""
@@ -99,7 +99,7 @@ class Worker:
                         found=found,
                         remedy="Check the disk that the file lies on, then convert again.",
                     )
-        self._reader.parts.take()  # their checksums were compared when they were first read
+        self._reader.stretches.take()  # their checksums were compared when they were first read
 
     def forget(self) -> None:
         """Let the system forget what it cached of the shards: they are read from the disk next."""

@@ -19,13 +19,7 @@ from transformer_engine_kernels import import_transformer_engine
 from miles_periodic.compat.cpu.megatron_alone import Rank
 from miles_periodic.compat.cpu.megatron_models import Trainer, train, trainer
 from miles_periodic.compat.cpu.megatron_saves import load, save
-from miles_periodic.compat.cpu.quantised_models import (
-    next_scales,
-    raw,
-)
-from miles_periodic.compat.cpu.quantised_models import (
-    quantised_weights as weights_of,
-)
+from miles_periodic.compat.cpu.quantised_models import next_scales, quantised_weights, raw
 
 #: Of each recipe.
 NUM_STEPS = {"delayed": 20, "tensorwise": 4, "blockwise": 4}
@@ -39,7 +33,7 @@ def before_import() -> None:
 
 def whole_state(trained: Trainer) -> list[torch.Tensor]:
     """Masters, moments and weights, quantised ones as bytes and scales, too."""
-    parts = [part for weight in weights_of(trained.model) for part in raw(weight)]
+    parts = [part for weight in quantised_weights(trained.model) for part in raw(weight)]
     return state(trained) + [part.detach().clone().float() for part in parts]
 
 
@@ -62,8 +56,8 @@ def equal_training(rank: Rank, recipe: str, num_steps: int) -> dict:
     return {
         "equal": [equal for equal, losses in found],
         "learned": found[1][1][-1] < found[0][1][0],
-        "num_quantised": len(weights_of(ours.model)),
-        "num_of_stock": len(weights_of(stock.model)),
+        "num_quantised": len(quantised_weights(ours.model)),
+        "num_of_stock": len(quantised_weights(stock.model)),
         "requantised": not same(before, bytes_of(ours)),
         "placeholders": shows_placeholders(placed),
         "within_workspace": placed.optimizer.device_bytes() <= WORKSPACE_BYTES,
@@ -81,7 +75,7 @@ def stepped_alike(
 
 
 def bytes_of(trained: Trainer) -> list[torch.Tensor]:
-    return [raw(weight)[0].clone() for weight in weights_of(trained.model)]
+    return [raw(weight)[0].clone() for weight in quantised_weights(trained.model)]
 
 
 def masters_of(trained: Trainer) -> list:

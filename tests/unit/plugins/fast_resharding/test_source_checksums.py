@@ -13,10 +13,10 @@ from small_models import IN_MANY_TASKS, leave_unfinished, refused, same, written
 from miles_periodic.hooks.errors import PeriodicError
 from miles_periodic.plugins.fast_resharding import reshard
 from miles_periodic.plugins.fast_resharding.source_checksums import (
-    Part,
-    PartsRead,
     SourceChecksums,
     Storage,
+    Stretch,
+    StretchesRead,
     joined,
 )
 from miles_periodic.plugins.fast_resharding.worker import Worker
@@ -60,7 +60,7 @@ def test_a_worker_keeps_nothing_of_what_it_reads_again(source, model_folder, tar
 
     def watched(worker, *given):
         verify(worker, *given)
-        kept.append(worker._reader.parts.take())
+        kept.append(worker._reader.stretches.take())
 
     monkeypatch.setattr(Worker, "verify", watched)
     reshard(source, target, config=model_folder, verify=True, **IN_MANY_TASKS)
@@ -104,14 +104,14 @@ DATA = bytes(range(1, 200))
 @given(cuts=st.sets(st.integers(101, 100 + len(DATA) - 1)), seed=st.randoms())
 def test_parts_in_any_order_come_to_the_checksum_of_the_whole(cuts, seed):
     edges = [100, *sorted(cuts), 100 + len(DATA)]
-    parts = [_part(a, b) for a, b in zip(edges, edges[1:], strict=False)]
-    seed.shuffle(parts)
-    assert joined(parts) == (_part(100, 100 + len(DATA)),)
+    stretches = [_stretch(a, b) for a, b in zip(edges, edges[1:], strict=False)]
+    seed.shuffle(stretches)
+    assert joined(stretches) == (_stretch(100, 100 + len(DATA)),)
 
 
 @given(spans=st.lists(st.tuples(st.integers(0, 198), st.integers(1, 80)), max_size=12))
 def test_whatever_was_read_before_what_is_left_completes_the_checksum(spans):
-    checksums, read = SourceChecksums(), PartsRead()
+    checksums, read = SourceChecksums(), StretchesRead()
     storage = Storage("key", "file", 100, len(DATA), zlib.crc32(DATA))
     for start, length in [(0, 1), *spans]:
         read.add(storage, 100 + start, memoryview(DATA)[start : start + length])
@@ -124,7 +124,7 @@ def test_whatever_was_read_before_what_is_left_completes_the_checksum(spans):
 
 
 def test_a_storage_that_is_read_twice_counts_once():
-    checksums, read = SourceChecksums(), PartsRead()
+    checksums, read = SourceChecksums(), StretchesRead()
     storage = Storage("key", "file", 100, len(DATA), zlib.crc32(DATA))
     for _ in range(2):
         read.add(storage, 100, memoryview(DATA))
@@ -133,11 +133,11 @@ def test_a_storage_that_is_read_twice_counts_once():
 
 
 def test_another_checksum_is_an_error_as_soon_as_all_was_read():
-    checksums, read = SourceChecksums(), PartsRead()
+    checksums, read = SourceChecksums(), StretchesRead()
     read.add(Storage("key", "file", 0, len(DATA), 1), 0, memoryview(DATA))
     with pytest.raises(PeriodicError, match="(?s)key in file.*00000001"):
         checksums.add(read.take())
 
 
-def _part(start, end):
-    return Part(start, end - start, zlib.crc32(DATA[start - 100 : end - 100]))
+def _stretch(start, end):
+    return Stretch(start, end - start, zlib.crc32(DATA[start - 100 : end - 100]))
