@@ -43,6 +43,7 @@ class Member:
         self._reported: tuple[Counter[str], str] = (Counter(), "")
         self._lock = threading.RLock()
         self._line: socket.socket | None = None
+        self._was_refused = False
         self._unapplied_before: set[str] = set()
         os.register_at_fork(after_in_child=self._after_fork)
         atexit.register(self._report_last_counts)
@@ -57,8 +58,8 @@ class Member:
         host, _, port = self.manifest.roll_call.rpartition(":")
         try:
             self._line = socket.create_connection((host, int(port)), CONNECT_TIMEOUT_SECONDS)
-        except OSError:
-            self._line = None
+        except OSError as error:
+            self._line, self._was_refused = None, isinstance(error, ConnectionRefusedError)
             return False
         self._line.settimeout(ANSWER_TIMEOUT_SECONDS)
         self._line.set_inheritable(False)
@@ -120,10 +121,15 @@ class Member:
         self._counts[name] += 1
 
     def _tell(self, kind: str, **parts) -> None:
-        if self._line is None and not self.say_hello():
+        if not self._has_line():
             self._stop("the launcher's roll call cannot be reached")
         if not self._send(kind, **parts):
             self._stop("the launcher's roll call broke off")
+
+    def _has_line(self) -> bool:
+        """Whether there is a line to the launcher, after another try where there was none."""
+        with self._lock:
+            return self._line is not None or self.say_hello()
 
     def _send(self, kind: str, **parts) -> bool:
         try:
@@ -141,7 +147,7 @@ class Member:
     def _keep_watch(self) -> None:
         pause = threading.Event()
         while not pause.wait(WATCH_INTERVAL_SECONDS):
-            if self._launcher_is_gone() and (self._applied or self.manifest.ends_with_launcher):
+            if self._launcher_is_gone():
                 self._stop("the launcher is gone")
             for name, reason in self._broken():
                 # Said first: a launcher that is told ends this process, in the middle of a word.
@@ -151,9 +157,20 @@ class Member:
             self._report_changes()
 
     def _launcher_is_gone(self) -> bool:
-        """Whether the launcher's end of the line was closed: it ended, or was killed."""
+        """Whether the launcher ended or was killed, where that ends this process, too.
+
+        Its end of the line was closed; or there is no line, for this process began while the
+        launcher ended, and nobody is at the address.
+        """
+        if not self._applied and not self.manifest.ends_with_launcher:
+            return False
+        if self._line is None:
+            return not self._has_line() and self._was_refused
+        return self._line_was_closed()
+
+    def _line_was_closed(self) -> bool:
         line = self._line
-        if line is None or not self._lock.acquire(blocking=False):
+        if not self._lock.acquire(blocking=False):
             return False
         try:
             readable, _, _ = select.select([line], [], [], 0)

@@ -181,6 +181,23 @@ def test_a_process_with_a_binding_stops_when_the_launcher_is_gone(toy):
     assert child.returncode == 70 and "launcher is gone" in errors
 
 
+@pytest.mark.parametrize("begin", ["os.fork() and os._exit(0)", "pass"], ids=["forked", "started"])
+def test_a_process_that_begins_while_the_launcher_ends_stops_too_where_all_do(toy, begin):
+    with RollCallServer([DOUBLE], run_id="run") as short_lived:
+        manifest = RunManifest(
+            *("run", short_lived.address, short_lived.token, (), ()), ends_with_launcher=True
+        )
+    code = f"import os, time; {begin}; time.sleep(100); print('went on')"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, **manifest.environment()},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert "launcher is gone" in done.stderr and "went on" not in done.stdout
+
+
 def test_a_process_that_cannot_join_its_run_stops(toy, roll_call):
     done = run(toy, roll_call, "print('computed without bindings')", address="no port")
     assert (done.returncode, done.stdout) == (70, "")
