@@ -90,7 +90,7 @@ class SourceReader:
         for start, num_bytes in gaps:
             for at in range(start, start + num_bytes, SCRATCH_BYTES):
                 part = scratch[: min(SCRATCH_BYTES, start + num_bytes - at)]
-                self._read_part(storage, at, part)
+                self._read_stretch(storage, at, part)
 
     def _locate(self, key: str, chunk: Chunk, element: str) -> RawTensor:
         item = (chunk.file, chunk.item_offset)
@@ -133,7 +133,7 @@ class SourceReader:
         row_bytes = prod(sizes[1:]) * out.itemsize
         start += offsets[0] * row_bytes
         if tuple(sizes[1:]) == out.shape[1:] and out.flags.c_contiguous:
-            self._read_part(storage, start, memoryview(out.reshape(-1)).cast("B"))
+            self._read_stretch(storage, start, memoryview(out.reshape(-1)).cast("B"))
         elif tuple(sizes[1:]) == out.shape[1:] and row_bytes <= SCRATCH_BYTES:
             self._read_through_scratch(storage, start, row_bytes, out)
         else:
@@ -148,7 +148,7 @@ class SourceReader:
         for first in range(0, out.shape[0], step):
             rows = out[first : first + step]
             part = self._scratch_buffer()[: rows.nbytes]
-            self._read_part(storage, start + first * row_bytes, memoryview(part))
+            self._read_stretch(storage, start + first * row_bytes, memoryview(part))
             rows[...] = part.view(out.dtype).reshape(rows.shape)
             self.counters.copied_bytes += rows.nbytes
 
@@ -163,7 +163,7 @@ class SourceReader:
         self._read_into(name, position, memoryview(data))
         return bytes(data)
 
-    def _read_part(self, storage: Storage, position: int, out: memoryview) -> None:
+    def _read_stretch(self, storage: Storage, position: int, out: memoryview) -> None:
         self._read_into(storage.file, position, out)
         self.stretches.add(storage, position, out)
 

@@ -102,7 +102,7 @@ DATA = bytes(range(1, 200))
 
 
 @given(cuts=st.sets(st.integers(101, 100 + len(DATA) - 1)), seed=st.randoms())
-def test_parts_in_any_order_come_to_the_checksum_of_the_whole(cuts, seed):
+def test_stretches_in_any_order_come_to_the_checksum_of_the_whole(cuts, seed):
     edges = [100, *sorted(cuts), 100 + len(DATA)]
     stretches = [_stretch(a, b) for a, b in zip(edges, edges[1:], strict=False)]
     seed.shuffle(stretches)
