@@ -2,23 +2,26 @@
 
 Megatron quantises all weights of an optimizer in one call: each rank has masters of a part of
 them, and the ranks agree on a weight's scale in a collective. A wave is one such call for some of
-the weights, the same ones on every rank, whose masters fit into the workspace of each.
+the weights, the same ones on every rank, whose masters fit into a room in the workspace of each.
+With two rooms, the next wave's masters come in while Megatron quantises this one's.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
+from itertools import cycle, islice
 from typing import Any
 
 from miles_periodic.hooks.values import OffloadedOptimizer
 
 FP32_BYTES = 4
-#: Masters start at multiples of it, as a kernel that works on whole vectors wants them.
+#: Masters and rooms start at multiples of it, as a kernel that works on whole vectors wants them.
 ALIGNMENT = 128
 #: FP32 values that are on the device at a time to be rounded; more would gain nothing.
 STAGING_BYTES = 32 << 20
@@ -29,8 +32,8 @@ LEAST_STAGING_BYTES = ALIGNMENT * FP32_BYTES
 class Share:
     """What a rank has of the weights that are quantised together.
 
-    lengths: elements of its master of each weight, 0 where others have it. room_bytes: for
-    rounded masters at a time.
+    lengths: elements of its master of each weight, 0 where others have it. room_bytes: for the
+    rounded masters of a wave.
     """
 
     lengths: tuple[int, ...]
@@ -41,12 +44,13 @@ class Share:
 class Quantising:
     """How the weights of one optimizer are quantised; its waves are agreed on at the first time.
 
-    waves: indices of weights. memory_bytes: what this rank's part of them takes.
+    waves: indices of weights. memory_bytes: what this rank's part of them takes, in so many rooms.
     """
 
     optimizer: OffloadedOptimizer
     waves: tuple[tuple[int, ...], ...] | None = None
     memory_bytes: int = 0
+    num_rooms: int = 1
 
 
 #: The one whose weights are written now, in this thread.
@@ -80,9 +84,8 @@ def quantise_in_waves(wrapped, instance, args, kwargs):
     lengths = tuple(0 if master is None else master.numel() for master in masters)
     if own.waves is None:
         _agree(own, lengths, [weight.dtype.itemsize for weight in weights], group)
-    with own.optimizer.lent_workspace(own.memory_bytes) as memory:
-        for wave in own.waves:
-            rounded = _rounded(weights, masters, wave, memory)
+    with own.optimizer.lent_workspace(own.memory_bytes) as memory, _beside(memory.device) as start:
+        for wave, rounded in _brought(own, weights, masters, memory, start):
             wrapped([weights[i] for i in wave], rounded, [offsets[i] for i in wave], group)
 
 
@@ -140,21 +143,70 @@ def _agree(own: Quantising, lengths: tuple[int, ...], item_bytes: list[int], gro
     import torch.distributed as dist
 
     needed = [least_bytes(n, size) for n, size in zip(lengths, item_bytes, strict=True)]
+    rounded = [_aligned(n) * size for n, size in zip(lengths, item_bytes, strict=True)]
     with own.optimizer.lent_workspace(max(needed, default=0)) as memory:
-        room_bytes = memory.numel() - _staging_bytes(memory)
+        own.memory_bytes = memory.numel()
+        (half, _), _ = _cut(memory, 2)
+        own.num_rooms = 2 if max(rounded, default=0) <= half.numel() else 1
+        (room, *_), _ = _cut(memory, own.num_rooms)
     shares: list[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(shares, Share(lengths, room_bytes), group=group)
+    dist.all_gather_object(shares, Share(lengths, room.numel()), group=group)
     own.waves = plan_waves(shares, item_bytes)
-    own.memory_bytes = memory.numel()
+
+
+@contextmanager
+def _beside(device: Any) -> Iterator[Callable[..., tuple[Any, Callable[[], None]]]]:
+    """Starts work beside the current stream, after all that was asked of that until then.
+
+    A start returns what the work returns, and what lets the current stream wait for its end. In
+    the end, however it comes, the stream waits for all. On the CPU all happens at once.
+    """
+    import torch
+
+    if device.type != "cuda":
+        yield lambda work, *args: (work(*args), lambda: None)
+        return
+    current = torch.cuda.current_stream(device)
+    # Its kernels are short, and would wait for long ones that fill the device.
+    beside = torch.cuda.Stream(device, priority=-1)
+
+    def start(work, *args):
+        beside.wait_stream(current)
+        with torch.cuda.stream(beside):
+            found, done = work(*args), beside.record_event()
+        return found, partial(current.wait_event, done)
+
+    try:
+        yield start
+    finally:
+        current.wait_stream(beside)
+
+
+def _brought(
+    own: Quantising, weights: Sequence[Any], masters: Sequence[Any], memory: Any, start: Callable
+) -> Iterator[tuple[tuple[int, ...], list[Any]]]:
+    """Each wave and its masters. With two rooms those of the next have been started by then.
+
+    A room is filled again when its last masters were quantised, which the current stream has been
+    asked for before the next wave is taken.
+    """
+    rooms, staging = _cut(memory, own.num_rooms)
+    started = (
+        start(_rounded, weights, masters, wave, room, staging)
+        for wave, room in zip(own.waves, cycle(rooms), strict=False)
+    )
+    coming = deque(islice(started, len(rooms) - 1))
+    for wave in own.waves:
+        coming.extend(islice(started, 1))
+        rounded, wait = coming.popleft()
+        wait()
+        yield wave, rounded
 
 
 def _rounded(
-    weights: Sequence[Any], masters: Sequence[Any], wave: Sequence[int], memory: Any
+    weights: Sequence[Any], masters: Sequence[Any], wave: Sequence[int], room: Any, staging: Any
 ) -> list[Any]:
-    """The masters of a wave on the device, each in its weight's dtype, or None as before."""
-    import torch
-
-    staging = memory[-_staging_bytes(memory) :].view(torch.float32)
+    """The masters of a wave in a room, each in its weight's dtype, or None as before."""
     found, start = [], 0
     for index in wave:
         master, dtype = masters[index], weights[index].dtype
@@ -162,7 +214,7 @@ def _rounded(
             found.append(None)
             continue
         stop = start + _aligned(master.numel()) * dtype.itemsize
-        found.append(memory[start:stop].view(dtype)[: master.numel()])
+        found.append(room[start:stop].view(dtype)[: master.numel()])
         _round(master.view(-1), found[-1], staging)
         start = stop
     return found
@@ -177,10 +229,20 @@ def _round(master: Any, rounded: Any, staging: Any) -> None:
         rounded[first : first + piece.numel()].copy_(staged)
 
 
-def _staging_bytes(memory: Any) -> int:
-    """A quarter of what there is, so that what `least_bytes` asks for is enough."""
+def _cut(memory: Any, num_rooms: int) -> tuple[list[Any], Any]:
+    """Equal rooms in bytes, and in FP32 what masters pass through.
+
+    That is a quarter of what there is, so that what `least_bytes` asks for is enough for one room.
+    """
+    import torch
+
     num_least = min(STAGING_BYTES, memory.numel() // 4) // LEAST_STAGING_BYTES
-    return max(num_least, 1) * LEAST_STAGING_BYTES
+    staging_bytes = max(num_least, 1) * LEAST_STAGING_BYTES
+    room_bytes = (memory.numel() - staging_bytes) // num_rooms // ALIGNMENT * ALIGNMENT
+    *rooms, staging, _ = memory.tensor_split(
+        [n * room_bytes for n in range(1, num_rooms + 1)] + [num_rooms * room_bytes + staging_bytes]
+    )
+    return rooms, staging.view(torch.float32)
 
 
 def _aligned(length: int) -> int:

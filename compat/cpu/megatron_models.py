@@ -1,7 +1,8 @@
 """Tiny models of Megatron-core and what trains them, the same on every tree.
 
 Every tree is called by what all of them have: the local layer spec, DDP, the distributed optimizer
-and torch_dist checkpoints. Shape legend: B samples, S positions.
+and torch_dist checkpoints; with `fp8` among the configuration's fields, which needs a GPU, by
+Transformer Engine's layer spec. Shape legend: B samples, S positions.
 """
 
 from __future__ import annotations
@@ -54,9 +55,10 @@ def trainer(
 ) -> Trainer:
     """A tiny GPT, dense or with experts in every layer, in bf16 with FP32 masters.
 
-    fp8_recipe: of `quantised_models.RECIPES`, for FP8 weights of its linear layers. optimizer, ddp,
-    config: what differs from the default in Megatron's OptimizerConfig,
-    DistributedDataParallelConfig and TransformerConfig; parallel sizes are part of the last.
+    fp8_recipe: of `quantised_models.RECIPES`, for FP8 weights of its linear layers; where `config`
+    has `fp8`, its value in Megatron, they also compute in FP8. optimizer, ddp, config: what
+    differs from the default in Megatron's OptimizerConfig, DistributedDataParallelConfig and
+    TransformerConfig; parallel sizes are part of the last.
     Trainers of one parallel shape may live side by side.
     """
     from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
@@ -64,6 +66,8 @@ def trainer(
     from megatron.core.transformer.module import Float16Module
 
     num_before = len(_replays())
+    if fp8_recipe and "fp8" in config:
+        config |= {"fp8_recipe": fp8_recipe, "fp8_param": True}
     config, model = gpt(moe=moe, seed=seed, **config)
     replays = tuple(_replays()[num_before:])
     if config.bf16:
@@ -71,7 +75,8 @@ def trainer(
     ddp_fields = {"use_distributed_optimizer": True, "grad_reduce_in_fp32": True, **(ddp or {})}
     quantised = {}
     if fp8_recipe:
-        quantise_weights(model, fp8_recipe)
+        if not config.fp8:
+            quantise_weights(model, fp8_recipe)
         ddp_fields |= {"fp8_param_gather": True}
         quantised = {"fp8_recipe": fp8_recipe}
     model = DistributedDataParallel(config, DistributedDataParallelConfig(**ddp_fields), model)
@@ -92,21 +97,29 @@ def trainer(
 
 
 def gpt(*, moe: bool = False, seed: int = 7, **fields: Any) -> tuple[Any, Any]:
-    """The configuration and a GPTModel on Megatron's local spec, its weights those of `seed`."""
-    from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+    """The configuration and a GPTModel, its weights those of `seed`."""
     from megatron.core.models.gpt.gpt_model import GPTModel
     from megatron.core.transformer.transformer_config import TransformerConfig
 
     config = TransformerConfig(**{**_dense(), **(_experts() if moe else {}), **fields})
     parallel_state(config, seed)
-    spec = get_gpt_layer_local_spec(num_experts=config.num_moe_experts)
     model = GPTModel(
         config=config,
-        transformer_layer_spec=spec,
+        transformer_layer_spec=_layers(config),
         vocab_size=VOCABULARY,
         max_sequence_length=LENGTH,
     )
     return config, model
+
+
+def _layers(config: Any) -> Any:
+    from megatron.core.models.gpt import gpt_layer_specs as specs
+
+    if config.fp8:
+        return specs.get_gpt_layer_with_transformer_engine_spec(
+            num_experts=config.num_moe_experts, moe_grouped_gemm=config.moe_grouped_gemm
+        )
+    return specs.get_gpt_layer_local_spec(num_experts=config.num_moe_experts)
 
 
 def _dense() -> dict[str, Any]:
@@ -186,7 +199,8 @@ def train(trained: Trainer, steps: range, *, rank: int = 0, routes: Any = None) 
 
 
 def _step(trained: Trainer, number: int, rank: int, routes: Any) -> float:
-    tokens, positions, mask = batch(1000 * rank + number)
+    device = next(trained.model.parameters()).device
+    tokens, positions, mask = (each.to(device) for each in batch(1000 * rank + number))
     trained.model.zero_grad_buffer()
     trained.optimizer.zero_grad()
     replay = replayed(trained.replays, routes(number)) if routes else contextlib.nullcontext()

@@ -3,24 +3,27 @@
     python tests/gpu/quantised_weights.py --megatron DIR
 
 DIR holds Megatron-core's package; Transformer Engine must be installed. Takes two minutes on an
-H200. Every check trains on noise with the native optimizer and with the offloaded one and compares
-each byte, scale, master and moment; then a larger model is stepped and timed. Exits with 1 where a
-check fails. `--transformer-engine DIR`, an unpacked wheel, runs the checks on the CPU over the
-kernels of tests/lines, which shows only that the script does. Under torchrun weights are sharded.
+H200. Every check trains with the native optimizer and with the offloaded one and compares each
+byte, scale, master and moment: on noise, then on tokens with layers that compute in FP8, dense and
+with experts, where a second native run shows that runs can be compared. Then a larger model is
+stepped and timed. Exits with 1 where a check fails. `--transformer-engine DIR`, an unpacked wheel,
+runs the checks on noise on the CPU over the kernels of tests/lines, which shows only that the
+script does. Under torchrun weights are sharded; ranks that share a GPU talk by gloo, and are not
+timed.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import gc
 import importlib
+import logging
 import os
-import statistics
 import sys
 import time
 import traceback
 from pathlib import Path
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -28,30 +31,33 @@ import torch.distributed as dist
 sys.path.insert(0, str(Path(__file__).parents[1] / "lines"))
 
 from lone_process import join
-from rich.console import Console
-from rich.table import Table
+from quantised_timings import MIB, say, timings
 
 from miles_periodic.compat.bench.optimizer_step import fill_gradients
+from miles_periodic.compat.bindings import quantised_weights
+from miles_periodic.compat.bindings.features import manager
 from miles_periodic.compat.catalog import binding_names, bindings_named
 from miles_periodic.compat.cpu import megatron_alone
 from miles_periodic.compat.cpu.fused_adam import torch_adam
-from miles_periodic.compat.cpu.quantised_models import (
-    RECIPES,
-    next_scales,
-    quantised_weights,
-    raw,
-)
+from miles_periodic.compat.cpu.megatron_models import train, trainer
+from miles_periodic.compat.cpu.quantised_models import RECIPES, next_scales, raw
+from miles_periodic.compat.cpu.quantised_models import quantised_weights as weights_of
 from miles_periodic.compat.manifest import FeatureReference, RunManifest
 from miles_periodic.compat.tree import Tree
 
 SLUG = "chunked-optimizer-offload"
 FEATURE = f"miles_periodic.plugins.{SLUG.replace('-', '_')}.feature:ChunkedOptimizerOffload"
-MIB = 1 << 20
 NUM_STEPS = 20
-NUM_TIMED = 5
+LEARNING_RATE = 1e-3
+#: So little that the small models are many waves.
+CHECKED_MIB = 2
+#: Clock cycles of a GPU, about 1 ms.
+SLOW_CYCLES = 2_000_000
+MODELS = {
+    "dense": {},
+    "experts": {"moe": True, "moe_grouped_gemm": True, "moe_ffn_hidden_size": 512},
+}
 SMALL = {"num_layers": 2, "hidden_size": 256, "num_attention_heads": 4}
-#: A hidden size of 5120 as in the bench, 2.5 G parameters.
-LARGE = {"num_layers": 8, "hidden_size": 5120, "num_attention_heads": 40}
 
 
 def main() -> int:
@@ -63,13 +69,19 @@ def main() -> int:
     gpu = chosen.transformer_engine is None
     start(chosen, gpu)
     with contextlib.nullcontext() if gpu else cuda_on_cpu():
-        failed = checks(gpu) + (timings(chosen.workspace_mib) if gpu else 0)
+        failed = checks(gpu)
+        if gpu:
+            failed += learning()
+        if gpu and not shared_gpu():
+            workspace(chosen.workspace_mib)
+            failed += timings(chosen.workspace_mib)
     dist.destroy_process_group()
     return 1 if failed else 0
 
 
 def start(chosen: argparse.Namespace, gpu: bool) -> None:
     """Import Megatron with the feature's bindings, and join the other ranks."""
+    logging.getLogger("megatron").setLevel(logging.ERROR)
     sys.path.insert(0, str(chosen.megatron))
     os.environ["PYTHONPATH"] = str(chosen.megatron)
     if not gpu:
@@ -77,21 +89,27 @@ def start(chosen: argparse.Namespace, gpu: bool) -> None:
 
         megatron_alone.stand_in()
         import_transformer_engine(chosen.transformer_engine)
-        dist._coalescing_manager = lambda *args, **kwargs: contextlib.nullcontext()
-    workspace_bytes = (chosen.workspace_mib if gpu else 4) * MIB
-    feature = FeatureReference(SLUG, FEATURE, {"workspace_bytes": workspace_bytes})
+    feature = FeatureReference(SLUG, FEATURE, {"workspace_bytes": CHECKED_MIB * MIB})
     tree = Tree.at("megatron", chosen.megatron)
     bindings = bindings_named(binding_names(SLUG, "megatron", tree))
     join(RunManifest("run", "", "", (feature,), bindings))
     for name, value in {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}.items():
         os.environ.setdefault(name, value)
     os.environ.setdefault("MASTER_PORT", "29511")
+    by_gloo = not gpu or shared_gpu()
+    if by_gloo:
+        # gloo makes one tensor of what is gathered together, and bytes would become numbers.
+        dist._coalescing_manager = lambda *args, **kwargs: contextlib.nullcontext()
     if gpu:
-        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)) % torch.cuda.device_count())
         importlib.import_module("megatron.core.optimizer")
     else:
         megatron_alone.import_megatron()
-    dist.init_process_group("nccl" if gpu else "gloo")
+    dist.init_process_group("gloo" if by_gloo else "nccl")
+
+
+def shared_gpu() -> bool:
+    return int(os.environ["WORLD_SIZE"]) > torch.cuda.device_count()
 
 
 def cuda_on_cpu():
@@ -103,18 +121,48 @@ def cuda_on_cpu():
 def checks(gpu: bool) -> int:
     """How many recipes and optimizers differ from the native ones."""
     failed = 0
+    changes = {"its own Adam": contextlib.nullcontext, "torch's AdamW": torchs_adam}
+    if gpu:
+        changes |= {"slow loads": slow_loads, "slow quantising": slow_quantising}
     for recipe in RECIPES:
-        for adam in ("its own Adam", "torch's AdamW"):
-            began = time.perf_counter()
-            try:
-                with contextlib.nullcontext() if adam == "its own Adam" else torchs_adam():
-                    equal(recipe, gpu)
-                outcome = "ok"
-            except Exception:
-                traceback.print_exc()
-                outcome, failed = "FAILED", failed + 1
-            say(f"{outcome:<8}{recipe}, {adam} ({time.perf_counter() - began:.1f} s)")
+        for name, change in changes.items():
+            with change():
+                failed += fails(f"noise, {recipe}, {name}", equal, recipe, gpu)
     return failed
+
+
+def learning() -> int:
+    """How many recipes and models learn otherwise than with the native optimizer."""
+    from megatron.core.transformer.enums import AttnBackend
+
+    # Fused attention would not be deterministic.
+    shape = {**SMALL, "use_cpu_initialization": False, "attention_backend": AttnBackend.unfused}
+    forget_attention()
+    failed = sum(
+        fails(f"tokens, {recipe}, {model}", learns_alike, recipe, {**shape, **fields})
+        for recipe in RECIPES
+        for model, fields in MODELS.items()
+    )
+    forget_attention()
+    return failed
+
+
+def forget_attention() -> None:
+    """Megatron sets it for the first model and refuses another choice for the next ones."""
+    for name in ("NVTE_FLASH_ATTN", "NVTE_FUSED_ATTN", "NVTE_UNFUSED_ATTN"):
+        os.environ.pop(name, None)
+
+
+def fails(what: str, check, *args) -> bool:
+    began = time.perf_counter()
+    try:
+        check(*args)
+        outcome = "ok"
+    except Exception:
+        traceback.print_exc()
+        outcome = "FAILED"
+    say(f"{outcome:<8}{what} ({time.perf_counter() - began:.1f} s)")
+    return outcome == "FAILED"
 
 
 def torchs_adam():
@@ -124,12 +172,45 @@ def torchs_adam():
     return torch_adam(optimizer, distrib_optimizer)
 
 
+@contextlib.contextmanager
+def slow_loads():
+    """Masters arrive late: what does not wait for them is quantised from older ones."""
+    on_time = quantised_weights._round
+
+    def late(*args):
+        torch.cuda._sleep(SLOW_CYCLES)
+        on_time(*args)
+
+    with patch.object(quantised_weights, "_round", late):
+        yield
+
+
+@contextlib.contextmanager
+def slow_quantising():
+    """Masters are read late: what does not wait for that overwrites them."""
+    on_time = quantised_weights._brought
+
+    def late(*args):
+        for wave in on_time(*args):
+            torch.cuda._sleep(SLOW_CYCLES)
+            yield wave
+
+    with patch.object(quantised_weights, "_brought", late):
+        yield
+
+
+def workspace(num_mib: int) -> None:
+    """For the optimizers that are built from here on."""
+    feature = manager().get_plugin(SLUG)
+    feature.settings = feature.settings.model_copy(update={"workspace_bytes": num_mib * MIB})
+
+
 def equal(recipe: str, gpu: bool) -> None:
     """Compared after each step."""
     from both_kinds import native_trainer, offloaded, same, state
 
     shape = {**SMALL, "use_cpu_initialization": not gpu}
-    stock, ours = native_trainer(fp8_recipe=recipe, **shape), built(fp8_recipe=recipe, **shape)
+    stock, ours = native_trainer(fp8_recipe=recipe, **shape), trainer(fp8_recipe=recipe, **shape)
     before = bytes_of(ours)
     for number in range(NUM_STEPS):
         for trained in (stock, ours):
@@ -142,98 +223,41 @@ def equal(recipe: str, gpu: bool) -> None:
         assert same(one, other), f"masters or moments differ in step {number}"
     (placed,) = offloaded(ours)
     assert not same(before, bytes_of(ours)), "no weight has changed"
-    assert len(placed.quantising.waves) > 0
+    assert len(placed.quantising.waves) > 2 and placed.quantising.num_rooms == 2
 
 
-def built(**fields):
-    from miles_periodic.compat.cpu.megatron_models import trainer
+def learns_alike(recipe: str, shape: dict) -> None:
+    from both_kinds import native_trainer, same
 
-    return trainer(**fields)
+    stock, again, ours = (
+        learned(kind, recipe, shape) for kind in (native_trainer,) * 2 + (trainer,)
+    )
+    for number, (one, same_one, other) in enumerate(zip(stock, again, ours, strict=True)):
+        assert same(one, same_one), f"the native run does not repeat itself in step {number}"
+        assert same(one, other), f"loss, bytes, masters or moments differ in step {number}"
+    losses = [step[0].item() for step in ours]
+    assert losses[-1] < losses[0] / 2, f"nothing is learned: {losses}"
+
+
+def learned(build, recipe: str, shape: dict) -> list[list[torch.Tensor]]:
+    """After each step, on the CPU: the loss, every byte and scale, masters and moments."""
+    from both_kinds import state
+    from transformer_engine.pytorch.quantization import FP8GlobalStateManager
+
+    FP8GlobalStateManager.reset()
+    adam = {"lr": LEARNING_RATE}
+    trained = build(fp8_recipe=recipe, fp8="hybrid", optimizer=adam, **shape)
+    steps = []
+    for number in range(NUM_STEPS):
+        (loss,) = train(trained, range(number, number + 1), rank=dist.get_rank())
+        kept = [*bytes_of(trained), *state(trained)]
+        steps.append([torch.tensor(loss), *(each.cpu() for each in kept)])
+    return steps
 
 
 def bytes_of(trained) -> list[torch.Tensor]:
-    parts = [part for weight in quantised_weights(trained.model) for part in raw(weight)]
+    parts = [part for weight in weights_of(trained.model) for part in raw(weight)]
     return [part.detach().clone() for part in parts]
-
-
-def timings(workspace_mib: int) -> int:
-    """A table of the larger model; how many offloaded steps are over their workspace."""
-    from both_kinds import native_trainer
-
-    from miles_periodic.cli.bench.offload_contest import Rank, link_rate
-
-    device = torch.device("cuda", torch.cuda.current_device())
-    rank = Rank(dist.get_rank(), dist.get_world_size(), device)
-    rate = link_rate(rank)
-    table = Table("weights", "optimizer", "step ms", "over floor", "state MiB", "peak MiB", "waves")
-    over = 0
-    for recipe in ("", *RECIPES):
-        for name, build in (("native", native_trainer), ("offloaded", built)):
-            found = timed(build, recipe, device)
-            floor = found["parameters"] / rank.count * (16 if recipe else 12) / rate
-            is_ours = name == "offloaded"
-            over += is_ours and found["state"] > workspace_mib + 1
-            table.add_row(
-                recipe or "bf16",
-                name,
-                f"{found['seconds'] * 1e3:.1f}",
-                f"{found['seconds'] / floor:.2f}" if is_ours else "",
-                f"{found['state']:.0f}",
-                f"{found['peak']:.0f}",
-                str(found["waves"]),
-            )
-    if rank.number == 0:
-        Console(width=110).print(table)
-        say(f"link {rate / 1e9:.1f} GB/s each way; floors of 12 bytes in, 16 with FP8 weights")
-    return over
-
-
-def timed(build, recipe: str, device: torch.device) -> dict:
-    """Median step, and MiB on the device besides weights and gradients, held and at most."""
-    from both_kinds import offloaded
-
-    trained = build(fp8_recipe=recipe, use_cpu_initialization=False, **LARGE)
-    fill_gradients(trained.model, dist.get_rank())
-    trained.optimizer.step()
-    next_scales(trained.model)
-    # From here on with the transposed bytes that the first step has made.
-    besides = weight_bytes(trained)
-    seconds, peaks = [], []
-    for _ in range(2 + NUM_TIMED):
-        torch.cuda.synchronize()
-        torch.cuda.reset_peak_memory_stats()
-        dist.barrier()
-        began = time.perf_counter()
-        trained.optimizer.step()
-        torch.cuda.synchronize()
-        seconds.append(time.perf_counter() - began)
-        peaks.append(torch.cuda.max_memory_allocated(device) - besides)
-        next_scales(trained.model)
-    (placed,) = offloaded(trained)
-    found = {
-        "seconds": statistics.median(seconds[2:]),
-        "parameters": sum(weight.numel() for weight in trained.model.parameters()),
-        "state": (torch.cuda.memory_allocated(device) - besides) / MIB,
-        "peak": max(peaks[2:]) / MIB,
-        "waves": len(placed.quantising.waves) if placed and placed.quantising else "",
-    }
-    del trained, placed
-    gc.collect()
-    torch.cuda.empty_cache()
-    return found
-
-
-def weight_bytes(trained) -> int:
-    buffers = [*trained.model.buffers, *trained.model.expert_parallel_buffers]
-    tensors = [buffer.grad_data for buffer in buffers] + [buffer.param_data for buffer in buffers]
-    tensors += [part for weight in quantised_weights(trained.model) for part in raw(weight)]
-    storages = [tensor.untyped_storage() for tensor in tensors if tensor is not None]
-    return sum({each.data_ptr(): each.nbytes() for each in storages}.values())
-
-
-def say(text: str) -> None:
-    if dist.get_rank() == 0:
-        print(text, flush=True)
 
 
 if __name__ == "__main__":

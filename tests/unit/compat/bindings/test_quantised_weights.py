@@ -66,6 +66,10 @@ def alone(monkeypatch):
     return others
 
 
+def gather_one(shares, own, group):
+    shares[:] = [own]
+
+
 def weights(*lengths):
     return [torch.zeros(n, dtype=torch.bfloat16) for n in lengths]
 
@@ -95,6 +99,62 @@ def test_a_master_that_is_larger_than_the_staging_comes_in_pieces(alone):
     own = Quantising(Host(least_bytes(1000, 2)))
     ((_, (shown,), _, _),) = written(own, model, [master], [0])
     assert torch.equal(shown, master.bfloat16())
+
+
+@pytest.fixture
+def events(monkeypatch):
+    """What comes in and what is quantised, by the first weight of each wave."""
+    found, real = [], quantised_weights._rounded
+
+    def rounded(models, masters, wave, room, staging):
+        found.append(("in", wave[0]))
+        return real(models, masters, wave, room, staging)
+
+    monkeypatch.setattr(quantised_weights, "_rounded", rounded)
+    return found
+
+
+def in_order(events, own, lengths):
+    models, masters = weights(*lengths), [torch.ones(n) for n in lengths]
+
+    def upstream(model_params, main_params, start_offsets, data_parallel_group):
+        events.append(("quantised", positions(models, model_params)[0]))
+
+    with quantising(own):
+        quantise_in_waves(upstream, None, (models, masters, [0] * len(models), GROUP), {})
+    return events
+
+
+def positions(models, given):
+    return [next(i for i, model in enumerate(models) if model is one) for one in given]
+
+
+def test_masters_of_the_next_wave_come_in_before_this_one_is_quantised(alone, events):
+    own = Quantising(Host(2048))
+    first = [("in", 0), ("in", 1), ("quantised", 0), ("in", 2), ("quantised", 1)]
+    assert in_order(events, own, (384, 384, 384)) == [*first, ("quantised", 2)]
+    assert own.num_rooms == 2
+
+
+def test_a_weight_of_more_than_half_the_workspace_has_the_whole_of_it(alone, events):
+    own = Quantising(Host(2048))
+    expected = [("in", 0), ("quantised", 0), ("in", 1), ("quantised", 1)]
+    assert in_order(events, own, (500, 384)) == expected
+    assert own.num_rooms == 1
+
+
+@given(lengths=st.lists(st.integers(1, 900), min_size=1, max_size=20), room=st.integers(0, 9000))
+def test_rooms_never_hold_masters_of_two_waves(lengths, room):
+    room += least_bytes(max(lengths), 2)
+    models, masters = weights(*lengths), [torch.randn(n) for n in lengths]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.distributed, "get_world_size", lambda group: 1)
+        patch.setattr(torch.distributed, "all_gather_object", gather_one)
+        calls = written(Quantising(Host(room)), models, masters, [0] * len(models))
+    shown = {}
+    for quantised, rounded, *_ in calls:
+        shown |= zip(positions(models, quantised), rounded, strict=True)
+    assert all(torch.equal(shown[i], master.bfloat16()) for i, master in enumerate(masters))
 
 
 def test_a_rank_without_a_master_takes_part_in_every_wave_of_the_others(alone):
