@@ -85,7 +85,9 @@ def quantise_in_waves(wrapped, instance, args, kwargs):
     if own.waves is None:
         _agree(own, lengths, [weight.dtype.itemsize for weight in weights], group)
     with own.optimizer.lent_workspace(own.memory_bytes) as memory, _beside(memory.device) as start:
-        for wave, rounded in _brought(own, weights, masters, memory, start):
+        # What is lent may be more than before, and rooms must stay those that were agreed on.
+        agreed = memory[: own.memory_bytes]
+        for wave, rounded in _brought(own, weights, masters, agreed, start):
             wrapped([weights[i] for i in wave], rounded, [offsets[i] for i in wave], group)
 
 

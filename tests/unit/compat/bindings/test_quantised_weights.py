@@ -143,6 +143,63 @@ def test_a_weight_of_more_than_half_the_workspace_has_the_whole_of_it(alone, eve
     assert own.num_rooms == 1
 
 
+class Stream:
+    """Writes down whom it waits for."""
+
+    def __init__(self, name, events):
+        self.name, self.events, self.num_recorded = name, events, 0
+
+    def wait_stream(self, other):
+        self.events.append((self.name, "waits for", other.name))
+
+    def record_event(self):
+        self.num_recorded += 1
+        return self.num_recorded - 1
+
+    def wait_event(self, number):
+        self.events.append((self.name, "waits for load", number))
+
+
+@pytest.fixture
+def streams(events, monkeypatch):
+    """The events of a GPU, with what its two streams wait for among them."""
+    real, current, side = (
+        quantised_weights._beside,
+        Stream("current", events),
+        Stream("side", events),
+    )
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: current)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device, priority: side)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
+    monkeypatch.setattr(quantised_weights, "_beside", lambda _: real(torch.device("cuda")))
+    return events
+
+
+ALL_ASKED, ALL_LOADED = ("side", "waits for", "current"), ("current", "waits for", "side")
+
+
+def test_loads_wait_for_what_was_asked_before_and_each_wave_for_its_load(alone, streams):
+    assert in_order(streams, Quantising(Host(2048)), (384, 384, 384)) == [
+        *(ALL_ASKED, ("in", 0)),
+        *(ALL_ASKED, ("in", 1)),
+        *(("current", "waits for load", 0), ("quantised", 0)),
+        *(ALL_ASKED, ("in", 2)),
+        *(("current", "waits for load", 1), ("quantised", 1)),
+        *(("current", "waits for load", 2), ("quantised", 2)),
+        ALL_LOADED,
+    ]
+
+
+def test_a_load_under_way_is_waited_for_where_quantising_fails(alone, streams):
+    def upstream(model_params, main_params, start_offsets, data_parallel_group):
+        raise KeyError(len(streams))
+
+    given = (weights(384, 384), [torch.ones(384)] * 2, [0, 0], GROUP)
+    with pytest.raises(KeyError), quantising(Quantising(Host(2048))):
+        quantise_in_waves(upstream, None, given, {})
+    assert ("in", 1) in streams and streams[-1] == ALL_LOADED
+
+
 @given(lengths=st.lists(st.integers(1, 900), min_size=1, max_size=20), room=st.integers(0, 9000))
 def test_rooms_never_hold_masters_of_two_waves(lengths, room):
     room += least_bytes(max(lengths), 2)
@@ -169,6 +226,16 @@ def test_waves_are_agreed_on_once(alone, monkeypatch):
     monkeypatch.delattr(torch.distributed, "all_gather_object")
     assert len(written(own, models, [torch.ones(200)], [0])) == 1
     assert own.optimizer.asked[-1] == own.memory_bytes == 4096
+
+
+def test_waves_keep_their_rooms_where_more_is_lent_later(alone):
+    """Of 4,096 bytes more would be for what masters pass through, and less for them."""
+    own, lengths = Quantising(Host(4095)), (896, 768)
+    models, masters = weights(*lengths), [torch.randn(n) for n in lengths]
+    for num_bytes in (4095, 4096):
+        own.optimizer.memory = torch.zeros(num_bytes, dtype=torch.uint8)
+        ((_, shown, _, _),) = written(own, models, masters, [0, 0])
+        assert all(map(torch.equal, shown, (master.bfloat16() for master in masters)))
 
 
 def test_what_no_offloaded_optimizer_writes_is_left_to_megatron():
