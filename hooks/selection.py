@@ -79,7 +79,7 @@ def choose(
         if choice.plugin not in available:
             raise PeriodicError(
                 f"No plugin is named {choice.plugin!r}.",
-                remedy=did_you_mean(choice.plugin, available),
+                remedy=_plugin_meant(choice.plugin, available),
             )
         features = {feature.slug: feature for feature in available[choice.plugin]}
         for slug in (*choice.only, *choice.without):
@@ -134,3 +134,10 @@ def check_together(features: Sequence[type[Feature]]) -> None:
                     feature=feature.slug,
                     remedy=f"Add {other}, or take {feature.slug} out with -{feature.slug}.",
                 )
+
+
+def _plugin_meant(name: str, available: Mapping[str, Sequence[type[Feature]]]) -> str:
+    for plugin, features in available.items():
+        if name in (feature.slug for feature in features):
+            return f"It is a feature: write {plugin}:{name}, and other features after a comma."
+    return did_you_mean(name, available)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin
 
-from pydantic import ValidationError
+from pydantic import ByteSize, ValidationError
 
 from miles_periodic.hooks.errors import PeriodicError
 from miles_periodic.hooks.feature import Feature, FeatureSettings
@@ -156,10 +157,23 @@ def _validated(feature: type[Feature], layers: Sequence[Mapping[str, Any]]) -> F
         key = ".".join(str(part) for part in first["loc"])
         setting = f"{feature.slug}.{key}" if key else feature.slug
         field = fields.get(key)
+        why = first["msg"].removeprefix("Value error, ").rstrip(".")
         raise PeriodicError(
-            f"{setting} cannot be {first['input']!r}: {first['msg']}.",
+            f"{setting} cannot be {first['input']!r}: {why}.",
             feature=feature.slug,
-            expected=getattr(field.annotation, "__name__", str(field.annotation)) if field else "",
+            expected=_stated(field.annotation) if field else "",
             found=repr(first["input"]),
             remedy=f"Set {setting} to a valid value.",
         ) from error
+
+
+def _stated(annotation: Any) -> str:
+    """What may be written for a setting of this type."""
+    kind, parts = get_origin(annotation), get_args(annotation)
+    if kind is Literal:
+        return " or ".join(map(repr, parts))
+    if kind in (Union, UnionType):
+        return " or ".join(_stated(part) for part in parts if part is not NoneType)
+    if annotation is ByteSize:
+        return "bytes, such as 1GiB"
+    return getattr(annotation, "__name__", str(annotation))

@@ -44,7 +44,8 @@ class Share:
 class Quantising:
     """How the weights of one optimizer are quantised; its waves are agreed on at the first time.
 
-    waves: indices of weights. memory_bytes: what this rank's part of them takes, in so many rooms.
+    waves: indices of weights. memory_bytes: of the workspace, cut into `num_rooms` rooms for a
+    wave each and a part that masters pass through.
     """
 
     optimizer: OffloadedOptimizer
@@ -144,24 +145,24 @@ def _agree(own: Quantising, lengths: tuple[int, ...], item_bytes: list[int], gro
     """Form the waves that every rank of the group forms."""
     import torch.distributed as dist
 
-    needed = [least_bytes(n, size) for n, size in zip(lengths, item_bytes, strict=True)]
-    rounded = [_aligned(n) * size for n, size in zip(lengths, item_bytes, strict=True)]
-    with own.optimizer.lent_workspace(max(needed, default=0)) as memory:
+    sizes = list(zip(lengths, item_bytes, strict=True))
+    largest_bytes = max((_aligned(n) * size for n, size in sizes), default=0)
+    least = max((least_bytes(n, size) for n, size in sizes), default=0)
+    with own.optimizer.lent_workspace(least) as memory:
         own.memory_bytes = memory.numel()
-        (half, _), _ = _cut(memory, 2)
-        own.num_rooms = 2 if max(rounded, default=0) <= half.numel() else 1
-        (room, *_), _ = _cut(memory, own.num_rooms)
+    own.num_rooms = 2 if largest_bytes <= _room_bytes(own.memory_bytes, 2) else 1
+    share = Share(lengths, _room_bytes(own.memory_bytes, own.num_rooms))
     shares: list[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(shares, Share(lengths, room.numel()), group=group)
+    dist.all_gather_object(shares, share, group=group)
     own.waves = plan_waves(shares, item_bytes)
 
 
 @contextmanager
 def _beside(device: Any) -> Iterator[Callable[..., tuple[Any, Callable[[], None]]]]:
-    """Starts work beside the current stream, after all that was asked of that until then.
+    """Inside it, work runs on a stream of its own, after all that the current one has by then.
 
-    A start returns what the work returns, and what lets the current stream wait for its end. In
-    the end, however it comes, the stream waits for all. On the CPU all happens at once.
+    A start returns what the work returns, and what lets the current stream wait for its end. On
+    exit, also by an error, the current stream waits for all of it. On the CPU all happens at once.
     """
     import torch
 
@@ -169,7 +170,7 @@ def _beside(device: Any) -> Iterator[Callable[..., tuple[Any, Callable[[], None]
         yield lambda work, *args: (work(*args), lambda: None)
         return
     current = torch.cuda.current_stream(device)
-    # Its kernels are short, and would wait for long ones that fill the device.
+    # Kernels that round are short, and would wait for long ones that fill the device.
     beside = torch.cuda.Stream(device, priority=-1)
 
     def start(work, *args):
@@ -187,10 +188,10 @@ def _beside(device: Any) -> Iterator[Callable[..., tuple[Any, Callable[[], None]
 def _brought(
     own: Quantising, weights: Sequence[Any], masters: Sequence[Any], memory: Any, start: Callable
 ) -> Iterator[tuple[tuple[int, ...], list[Any]]]:
-    """Each wave and its masters. With two rooms those of the next have been started by then.
+    """Each wave and its masters. With two rooms, those of the next are on their way by then.
 
-    A room is filled again when its last masters were quantised, which the current stream has been
-    asked for before the next wave is taken.
+    A room is filled again after its last masters were quantised, which the current stream has to
+    do before the next wave is taken from here.
     """
     rooms, staging = _cut(memory, own.num_rooms)
     started = (
@@ -208,7 +209,7 @@ def _brought(
 def _rounded(
     weights: Sequence[Any], masters: Sequence[Any], wave: Sequence[int], room: Any, staging: Any
 ) -> list[Any]:
-    """The masters of a wave in a room, each in its weight's dtype, or None as before."""
+    """The masters of a wave in a room, each in its weight's dtype; None of others."""
     found, start = [], 0
     for index in wave:
         master, dtype = masters[index], weights[index].dtype
@@ -232,19 +233,24 @@ def _round(master: Any, rounded: Any, staging: Any) -> None:
 
 
 def _cut(memory: Any, num_rooms: int) -> tuple[list[Any], Any]:
-    """Equal rooms in bytes, and in FP32 what masters pass through.
-
-    That is a quarter of what there is, so that what `least_bytes` asks for is enough for one room.
-    """
+    """Equal rooms in bytes, and in FP32 what masters pass through."""
     import torch
 
-    num_least = min(STAGING_BYTES, memory.numel() // 4) // LEAST_STAGING_BYTES
-    staging_bytes = max(num_least, 1) * LEAST_STAGING_BYTES
-    room_bytes = (memory.numel() - staging_bytes) // num_rooms // ALIGNMENT * ALIGNMENT
-    *rooms, staging, _ = memory.tensor_split(
-        [n * room_bytes for n in range(1, num_rooms + 1)] + [num_rooms * room_bytes + staging_bytes]
-    )
+    room_bytes = _room_bytes(memory.numel(), num_rooms)
+    used = memory[: num_rooms * room_bytes + _staging_bytes(memory.numel())]
+    *rooms, staging = used.tensor_split([room_bytes * n for n in range(1, num_rooms + 1)])
     return rooms, staging.view(torch.float32)
+
+
+def _room_bytes(memory_bytes: int, num_rooms: int) -> int:
+    left_bytes = max(memory_bytes - _staging_bytes(memory_bytes), 0)
+    return left_bytes // num_rooms // ALIGNMENT * ALIGNMENT
+
+
+def _staging_bytes(memory_bytes: int) -> int:
+    """A quarter of what there is, so that what `least_bytes` asks for is enough for one room."""
+    num_least = min(STAGING_BYTES, memory_bytes // 4) // LEAST_STAGING_BYTES
+    return max(num_least, 1) * LEAST_STAGING_BYTES
 
 
 def _aligned(length: int) -> int:

@@ -62,11 +62,20 @@ SMALL = {"num_layers": 2, "hidden_size": 256, "num_attention_heads": 4}
 
 def main() -> int:
     options = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    options.add_argument("--megatron", type=Path, required=True)
-    options.add_argument("--transformer-engine", type=Path)
-    options.add_argument("--workspace-mib", type=int, default=1024)
+    help = "the folder that holds Megatron's package megatron"
+    options.add_argument("--megatron", type=Path, required=True, help=help)
+    help = "an unpacked wheel, to try the script itself on the CPU"
+    options.add_argument("--transformer-engine", type=Path, help=help)
+    help = "of the larger model that is timed; default: %(default)s"
+    options.add_argument("--workspace-mib", type=int, default=1024, help=help)
     chosen = options.parse_args()
     gpu = chosen.transformer_engine is None
+    if gpu and not torch.cuda.is_available():
+        options.error("there is no GPU; --transformer-engine tries the script without one")
+    if not (chosen.megatron / "megatron" / "core").is_dir():
+        options.error(f"{chosen.megatron} holds no megatron/core")
+    if not gpu and not (chosen.transformer_engine / "transformer_engine").is_dir():
+        options.error(f"{chosen.transformer_engine} holds no transformer_engine")
     start(chosen, gpu)
     with contextlib.nullcontext() if gpu else cuda_on_cpu():
         failed = checks(gpu)
@@ -75,6 +84,8 @@ def main() -> int:
         if gpu and not shared_gpu():
             workspace(chosen.workspace_mib)
             failed += timings(chosen.workspace_mib)
+    kernels = "the GPU's kernels" if gpu else "stand-ins on the CPU, which proves the script alone"
+    say(f"{failed or 'none'} failed, by {kernels}")
     dist.destroy_process_group()
     return 1 if failed else 0
 
@@ -109,7 +120,8 @@ def start(chosen: argparse.Namespace, gpu: bool) -> None:
 
 
 def shared_gpu() -> bool:
-    return int(os.environ["WORLD_SIZE"]) > torch.cuda.device_count()
+    """Whether this node has more ranks than GPUs, which NCCL refuses."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", "1")) > torch.cuda.device_count()
 
 
 def cuda_on_cpu():
@@ -154,6 +166,7 @@ def forget_attention() -> None:
 
 
 def fails(what: str, check, *args) -> bool:
+    """Whether a check raises; its outcome is printed either way."""
     began = time.perf_counter()
     try:
         check(*args)

@@ -49,6 +49,8 @@ def test_a_name_after_a_comma_is_a_feature_until_it_is_a_plugin():
     ("text", "remedy"),
     [
         ("periodc", "Write 'periodic' instead of 'periodc'."),
+        ("rare", "It is a feature: write periodic:rare, and other features after a comma."),
+        ("periodic,rare", "It is a feature: write periodic:rare"),
         ("periodic:delta-router-reply", "Write 'delta-router-replay' instead"),
         ("periodic:-kv-preservaton", "Write 'kv-preservation' instead"),
         ("periodic:", "Write features after the colon"),

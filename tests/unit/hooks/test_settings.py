@@ -1,7 +1,9 @@
 """Settings: command line over environment over file, and nothing wrong goes unseen."""
 
+from typing import Literal
+
 import pytest
-from pydantic import Field, model_validator
+from pydantic import ByteSize, Field, model_validator
 
 from miles_periodic.hooks import Feature, FeatureSettings, PeriodicError
 from miles_periodic.hooks.settings import resolve
@@ -24,6 +26,23 @@ class Settings(FeatureSettings):
 class Replay(Feature):
     slug = "delta-router-replay"
     settings_model = Settings
+
+
+class Bounds(FeatureSettings):
+    unit: Literal["bytes", "rows"] = "bytes"
+    most: ByteSize = ByteSize(1 << 30)
+    least: ByteSize | None = None
+
+    @model_validator(mode="after")
+    def _least_below_most(self):
+        if self.least is not None and self.least > self.most:
+            raise ValueError("least is over most: change one.")
+        return self
+
+
+class Bounded(Feature):
+    slug = "bounded"
+    settings_model = Bounds
 
 
 class Other(Feature):
@@ -141,6 +160,27 @@ def test_a_wrong_value_names_what_was_found_and_what_is_expected():
         settings(assignments=["delta-router-replay.rows=few"])
     assert error.value.parts["found"] == "'few'"
     assert "int" in error.value.parts["expected"]
+
+
+@pytest.mark.parametrize(
+    ("assignment", "expected"),
+    [
+        ("bounded.unit=tokens", "'bytes' or 'rows'"),
+        ("bounded.most=much", "bytes, such as 1GiB"),
+        ("bounded.least=little", "bytes, such as 1GiB"),
+    ],
+)
+def test_a_wrong_value_says_what_may_be_written(assignment, expected):
+    with pytest.raises(PeriodicError) as error:
+        resolve((Bounded,), known=(Bounded,), assignments=[assignment])
+    assert error.value.parts["expected"] == expected
+
+
+def test_a_refusal_of_the_feature_s_own_ends_as_a_sentence_and_says_nothing_of_pydantic():
+    with pytest.raises(PeriodicError) as error:
+        resolve((Bounded,), known=(Bounded,), assignments=["bounded.least=2GiB"])
+    first_line, *_ = str(error.value).splitlines()
+    assert first_line == "bounded cannot be {'least': '2GiB'}: least is over most: change one."
 
 
 def test_settings_cannot_be_changed_afterwards():

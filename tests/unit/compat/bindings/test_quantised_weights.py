@@ -200,14 +200,16 @@ def test_a_load_under_way_is_waited_for_where_quantising_fails(alone, streams):
     assert ("in", 1) in streams and streams[-1] == ALL_LOADED
 
 
-@given(lengths=st.lists(st.integers(1, 900), min_size=1, max_size=20), room=st.integers(0, 9000))
-def test_rooms_never_hold_masters_of_two_waves(lengths, room):
-    room += least_bytes(max(lengths), 2)
+@given(
+    lengths=st.lists(st.integers(1, 900), min_size=1, max_size=20), spare_bytes=st.integers(0, 9000)
+)
+def test_every_wave_finds_its_own_masters_in_its_room(lengths, spare_bytes):
+    memory_bytes = least_bytes(max(lengths), 2) + spare_bytes
     models, masters = weights(*lengths), [torch.randn(n) for n in lengths]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.distributed, "get_world_size", lambda group: 1)
         patch.setattr(torch.distributed, "all_gather_object", gather_one)
-        calls = written(Quantising(Host(room)), models, masters, [0] * len(models))
+        calls = written(Quantising(Host(memory_bytes)), models, masters, [0] * len(models))
     shown = {}
     for quantised, rounded, *_ in calls:
         shown |= zip(positions(models, quantised), rounded, strict=True)
