@@ -56,18 +56,20 @@ class Upstream:
 
 @pytest.fixture
 def alone(monkeypatch):
+    others = []
+    in_group(monkeypatch, others)
+    return others
+
+
+def in_group(patch, others):
+    """Ranks talk without a process group: with others' shares after a rank's own."""
+
     def gather(shares, own, group):
         assert group is GROUP
         shares[:] = [own, *others]
 
-    others = []
-    monkeypatch.setattr(torch.distributed, "get_world_size", lambda group: 1 + len(others))
-    monkeypatch.setattr(torch.distributed, "all_gather_object", gather)
-    return others
-
-
-def gather_one(shares, own, group):
-    shares[:] = [own]
+    patch.setattr(torch.distributed, "get_world_size", lambda group: 1 + len(others))
+    patch.setattr(torch.distributed, "all_gather_object", gather)
 
 
 def weights(*lengths):
@@ -163,11 +165,8 @@ class Stream:
 @pytest.fixture
 def streams(events, monkeypatch):
     """The events of a GPU, with what its two streams wait for among them."""
-    real, current, side = (
-        quantised_weights._beside,
-        Stream("current", events),
-        Stream("side", events),
-    )
+    real = quantised_weights._beside
+    current, side = Stream("current", events), Stream("side", events)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: current)
     monkeypatch.setattr(torch.cuda, "Stream", lambda device, priority: side)
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
@@ -207,8 +206,7 @@ def test_every_wave_finds_its_own_masters_in_its_room(lengths, spare_bytes):
     memory_bytes = least_bytes(max(lengths), 2) + spare_bytes
     models, masters = weights(*lengths), [torch.randn(n) for n in lengths]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch.distributed, "get_world_size", lambda group: 1)
-        patch.setattr(torch.distributed, "all_gather_object", gather_one)
+        in_group(patch, [])
         calls = written(Quantising(Host(memory_bytes)), models, masters, [0] * len(models))
     shown = {}
     for quantised, rounded, *_ in calls:
